@@ -1,0 +1,21 @@
+"""Norms."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from milepost.ops import Ops
+
+
+class RMSNorm(nn.Module):
+    """`weight` [size]; over the last dimension."""
+
+    def __init__(self, size: int, eps: float, ops: Ops) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(size), requires_grad=False)
+        self.eps = eps
+        self.ops = ops
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.ops.rms_norm(x, self.weight, self.eps)

@@ -1,0 +1,62 @@
+"""What the engine and the loader ask of a model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+
+from milepost.errors import ModelError
+from milepost.ops import ForwardBatch, Ops
+from milepost.specs import LayerSpec
+
+Config = Mapping[str, Any]
+"""A model's `config.json`, as read; each model file reads the keys that it knows, old spellings and new."""
+
+
+class Model(nn.Module):
+    """A causal language model whose parameters carry their checkpoint's names.
+
+    `max_model_len` is the trained context, `vocab_size` the width of the logits.
+    """
+
+    max_model_len: int
+    vocab_size: int
+
+    def forward(self, token_ids: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
+        """token_ids int64 [rows] as `batch` packs them; updates `batch`'s states; returns hidden rows [rows, size]."""
+        raise NotImplementedError
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Hidden rows [n, size] (those whose logits someone reads) to fp32 logits [n, vocab_size]."""
+        raise NotImplementedError
+
+    def layer_specs(self) -> list[tuple[LayerSpec, ...]]:
+        """What each layer declares to remember, in layer order."""
+        raise NotImplementedError
+
+
+class ModelFile(Protocol):
+    """A module in `models/`: the class, and how a GGUF file of the same architecture maps onto it.
+
+    `build` makes the model with uninitialised weights. `TIED` names parameters that share another's tensor when
+    `tie_word_embeddings` holds: {"lm_head.weight": "model.embed_tokens.weight"}. `GGUF_ARCHITECTURES` are the values of
+    `general.architecture` that this file serves; `gguf_config` turns their metadata into a `config.json`, and
+    `gguf_tensor` turns one stored tensor (under its checkpoint name) into the checkpoint's form.
+    """
+
+    GGUF_ARCHITECTURES: tuple[str, ...]
+    TIED: Mapping[str, str]
+
+    def build(self, config: Config, ops: Ops) -> Model: ...
+    def gguf_config(self, metadata: Mapping[str, Any]) -> dict[str, Any]: ...
+    def gguf_tensor(self, name: str, tensor: torch.Tensor, config: Config) -> torch.Tensor: ...
+
+
+def require(config: Config, key: str) -> Any:
+    """The value of `key`, or an error that names what the config lacks."""
+    if config.get(key) is None:
+        raise ModelError(f"the model's config has no {key!r}", "the model's config.json is incomplete; fetch it again")
+    return config[key]

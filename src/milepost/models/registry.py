@@ -1,0 +1,36 @@
+"""Which file serves which `model_type` and which GGUF architecture. A new model: one file here, one row below."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import cast
+
+from milepost.errors import ModelError
+from milepost.models.base import ModelFile
+
+MODEL_TYPES = {
+    "llama": "llama",
+    "mistral": "llama",
+}
+"""`model_type` of config.json -> module in `milepost.models`."""
+
+GGUF_ARCHITECTURES = {
+    "llama": "llama",
+}
+"""`general.architecture` of a GGUF file -> module in `milepost.models`."""
+
+
+def model_file(model_type: str) -> ModelFile:
+    """The module for a `model_type`; `ModelError` names the supported ones."""
+    return _find(model_type, MODEL_TYPES, "model_type")
+
+
+def gguf_model_file(architecture: str) -> ModelFile:
+    """The module for a GGUF architecture; `ModelError` names the supported ones."""
+    return _find(architecture, GGUF_ARCHITECTURES, "GGUF architecture")
+
+
+def _find(name: str, table: dict[str, str], what: str) -> ModelFile:
+    if name not in table:
+        raise ModelError(f"unknown {what} {name!r}", f"supported: {', '.join(sorted(table))}")
+    return cast(ModelFile, import_module(f"milepost.models.{table[name]}"))

@@ -1,0 +1,70 @@
+"""The one description of a step's rows that goes through model, layer and op."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from milepost.specs import BLOCK_SIZE
+
+
+@dataclass(frozen=True, slots=True)
+class KVLayer:
+    """Paged keys and values of one attention layer: each [num_blocks, BLOCK_SIZE, num_kv_heads, head_dim]."""
+
+    k: torch.Tensor
+    v: torch.Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Rows `[start, end)` of one sequence and the blocks that hold its KV from token 0 on."""
+
+    start: int
+    end: int
+    block_table: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class ForwardBatch:
+    """New rows of S sequences, packed one sequence after another: sequence s owns rows `query_start_loc[s]` to
+    `query_start_loc[s + 1]`. A prefill brings many rows, a decode one; no op may tell them apart.
+
+    positions        int64 [rows]      place of each row in its sequence, from 0
+    query_start_loc  int32 [S + 1]     first row of each sequence, then the number of rows
+    seq_lens         int32 [S]         tokens of each sequence once these rows are in: what attention reads
+    block_tables     int32 [S, max]    KV block of each 16 tokens, padded with 0
+    slot_mapping     int64 [rows]      where each row's KV goes: block * 16 + place in the block
+    kv               per layer         its paged KV, or None for a layer that has none
+    """
+
+    positions: torch.Tensor
+    query_start_loc: torch.Tensor
+    seq_lens: torch.Tensor
+    block_tables: torch.Tensor
+    slot_mapping: torch.Tensor
+    kv: Sequence[KVLayer | None]
+
+    @staticmethod
+    def pack(rows: Sequence[Rows], kv: Sequence[KVLayer | None], device: torch.device | str = "cpu") -> ForwardBatch:
+        """The batch of `rows`, in that order. Every block table must reach its `end`."""
+        widest = max((len(r.block_table) for r in rows), default=0)
+        tables = torch.zeros(len(rows), max(widest, 1), dtype=torch.int32)
+        positions, slots, starts = [], [], [0]
+        for i, r in enumerate(rows):
+            tables[i, : len(r.block_table)] = torch.tensor(r.block_table, dtype=torch.int32)
+            place = torch.arange(r.start, r.end)
+            positions.append(place)
+            slots.append(tables[i].long()[place // BLOCK_SIZE] * BLOCK_SIZE + place % BLOCK_SIZE)
+            starts.append(starts[-1] + r.end - r.start)
+        empty = torch.zeros(0, dtype=torch.int64)
+        return ForwardBatch(
+            positions=torch.cat(positions or [empty]).to(device),
+            query_start_loc=torch.tensor(starts, dtype=torch.int32, device=device),
+            seq_lens=torch.tensor([r.end for r in rows], dtype=torch.int32, device=device),
+            block_tables=tables.to(device),
+            slot_mapping=torch.cat(slots or [empty]).to(device),
+            kv=kv,
+        )

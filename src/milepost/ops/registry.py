@@ -1,0 +1,66 @@
+"""Which backend computes which op: decided once at load, with the reason for each refusal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from typing import Protocol
+
+import torch
+
+from milepost.ops import cpu
+from milepost.ops import torch as reference
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What the ops will run on and in."""
+
+    device: torch.device
+    dtype: torch.dtype
+
+
+@dataclass(frozen=True)
+class Ops:
+    """The bound ops. Each has the signature and meaning of its namesake in `ops/torch`."""
+
+    linear: Callable[..., torch.Tensor]
+    rms_norm: Callable[..., torch.Tensor]
+    rotate_half: Callable[..., torch.Tensor]
+    silu_mul: Callable[..., torch.Tensor]
+    store_kv: Callable[..., None]
+    paged_attention: Callable[..., torch.Tensor]
+
+
+class Backend(Protocol):
+    """A package of kernels. `kernel` returns the function, or the reason (one phrase) why it cannot serve."""
+
+    NAME: str
+
+    def kernel(self, op: str, target: Target) -> Callable[..., object] | str: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One row of the table that is logged at start: who computes the op, and who would not and why."""
+
+    op: str
+    backend: str
+    refused: tuple[tuple[str, str], ...]
+
+
+def bind(target: Target, backends: Sequence[Backend] | None = None) -> tuple[Ops, list[Choice]]:
+    """For each op the first of `backends` (default: the C++ kernels) that serves `target`, else the torch reference."""
+    backends = [cpu.BACKEND] if backends is None else backends
+    bound: dict[str, Callable[..., object]] = {}
+    table = []
+    for op in (f.name for f in fields(Ops)):
+        bound[op], name, refused = getattr(reference, op), "torch", []
+        for backend in backends:
+            found = backend.kernel(op, target)
+            if not isinstance(found, str):
+                bound[op], name = found, backend.NAME
+                break
+            refused.append((backend.NAME, found))
+        table.append(Choice(op, name, tuple(refused)))
+    return Ops(**bound), table  # type: ignore[arg-type]

@@ -1,0 +1,66 @@
+"""What a request gives back: vLLM's result objects."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Logprob:
+    """Log probability (natural) of a token at a place, its rank among all (1 = most likely) and its text."""
+
+    logprob: float
+    rank: int | None = None
+    decoded_token: str | None = None
+
+
+TokenLogprobs = Mapping[int, Logprob]
+"""Of one place: the chosen token first, then the asked number of most likely ones, each by id."""
+
+
+@dataclass(slots=True)
+class CompletionOutput:
+    """One sample. `finish_reason` is None while it runs, then "stop", "length", "abort" or "error"."""
+
+    index: int
+    text: str = ""
+    token_ids: Sequence[int] = ()
+    cumulative_logprob: float | None = None
+    logprobs: list[TokenLogprobs] | None = None
+    finish_reason: str | None = None
+    stop_reason: int | str | None = None
+
+    @property
+    def finished(self) -> bool:
+        return self.finish_reason is not None
+
+
+@dataclass(slots=True)
+class RequestMetrics:
+    """Times of one request on the engine's clock, in seconds; None until it happened."""
+
+    arrival_time: float
+    first_scheduled_time: float | None = None
+    first_token_time: float | None = None
+    finished_time: float | None = None
+    num_preemptions: int = 0
+
+
+@dataclass(slots=True)
+class RequestOutput:
+    """State of one request: so far, new, or final, as `SamplingParams.output_kind` says.
+
+    `prompt_logprobs[0]` is None (nothing comes before the first token). `num_cached_tokens` counts the prompt tokens
+    that were not computed again. `error` is set when the request failed inside; its samples then end with "error".
+    """
+
+    request_id: str
+    prompt: str | None
+    prompt_token_ids: list[int]
+    outputs: list[CompletionOutput]
+    finished: bool
+    prompt_logprobs: list[TokenLogprobs | None] | None = None
+    num_cached_tokens: int = 0
+    metrics: RequestMetrics | None = None
+    error: Exception | None = field(default=None, repr=False)
