@@ -1,0 +1,1 @@
+"""Speed of this machine on models of known shapes with random weights."""

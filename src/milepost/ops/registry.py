@@ -33,19 +33,25 @@ class Ops:
 
 
 class Backend(Protocol):
-    """A package of kernels. `kernel` returns the function, or the reason (one phrase) why it cannot serve."""
+    """A package of kernels. `kernel` returns the function, or the reason (one phrase) why it cannot serve.
+
+    `ROW_INDEPENDENT` names the ops whose bits of a row never depend on the other rows.
+    """
 
     NAME: str
+    ROW_INDEPENDENT: frozenset[str]
 
     def kernel(self, op: str, target: Target) -> Callable[..., object] | str: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One row of the table that is logged at start: who computes the op, and who would not and why."""
+    """One row of the table that is logged at start: who computes the op, whether its rows are independent of each
+    other (what exactness needs), and who would not serve and why."""
 
     op: str
     backend: str
+    exact: bool
     refused: tuple[tuple[str, str], ...]
 
 
@@ -55,12 +61,12 @@ def bind(target: Target, backends: Sequence[Backend] | None = None) -> tuple[Ops
     bound: dict[str, Callable[..., object]] = {}
     table = []
     for op in (f.name for f in fields(Ops)):
-        bound[op], name, refused = getattr(reference, op), "torch", []
+        bound[op], name, exact, refused = getattr(reference, op), "torch", op in reference.ROW_INDEPENDENT, []
         for backend in backends:
             found = backend.kernel(op, target)
             if not isinstance(found, str):
-                bound[op], name = found, backend.NAME
+                bound[op], name, exact = found, backend.NAME, op in backend.ROW_INDEPENDENT
                 break
             refused.append((backend.NAME, found))
-        table.append(Choice(op, name, tuple(refused)))
+        table.append(Choice(op, name, exact, tuple(refused)))
     return Ops(**bound), table  # type: ignore[arg-type]

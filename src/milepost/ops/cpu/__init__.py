@@ -21,6 +21,7 @@ class CpuBackend:
     """Kernels of this build. Without a compiler at install there are none, and each op says so."""
 
     NAME = "cpu"
+    ROW_INDEPENDENT = frozenset({"rms_norm"})
 
     def kernel(self, op: str, target: Target) -> Callable[..., object] | str:
         if _kernels is None:

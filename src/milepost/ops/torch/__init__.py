@@ -6,4 +6,8 @@ from milepost.ops.torch.linear import linear
 from milepost.ops.torch.norm import rms_norm
 from milepost.ops.torch.rope import rotate_half
 
-__all__ = ["linear", "paged_attention", "rms_norm", "rotate_half", "silu_mul", "store_kv"]
+ROW_INDEPENDENT = frozenset({"rms_norm", "rotate_half", "store_kv"})
+"""Ops here whose bits of a row do not depend on the other rows (a test holds them to it). Torch's matrix products and
+attention choose their order of sums by the number of rows, and its silu treats the end of a buffer apart."""
+
+__all__ = ["ROW_INDEPENDENT", "linear", "paged_attention", "rms_norm", "rotate_half", "silu_mul", "store_kv"]

@@ -1,0 +1,180 @@
+"""The engine behind a server: a thread that steps, and asyncio streams that it feeds."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import queue
+import threading
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+
+from milepost.config import EngineConfig
+from milepost.engine.build import Progress, build_engine
+from milepost.engine.engine import Engine
+from milepost.engine.inputs import Prompt, PromptTokens, read_prompt
+from milepost.errors import RequestError, RequestFailed
+from milepost.outputs import RequestOutput
+from milepost.sampling_params import SamplingParams
+
+logger = logging.getLogger(__name__)
+
+STALL_SECONDS = 120.0
+"""A step that takes longer than this is taken for a hang."""
+
+Item = RequestOutput | Exception
+
+
+@dataclass(frozen=True)
+class Stream:
+    """Where one request's outputs go: a queue of the event loop that asked."""
+
+    loop: asyncio.AbstractEventLoop
+    items: asyncio.Queue[Item]
+
+
+class AsyncLLM:
+    """Many callers, one engine. Only the engine's thread touches the engine; callers send it what to do."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._streams: dict[str, Stream] = {}
+        self._closed = False
+        self._last_step = engine.clock()
+        self.errored: Exception | None = None
+        self._thread = threading.Thread(target=self._run, name="milepost-engine", daemon=True)
+        self._thread.start()
+
+    @classmethod
+    def from_config(cls, config: EngineConfig, progress: Progress | None = None) -> AsyncLLM:
+        """Loads the model (minutes for a large one; `progress(bytes_done, bytes_total)` follows it) and starts."""
+        return cls(build_engine(config, progress))
+
+    async def generate(
+        self,
+        prompt: Prompt,
+        sampling_params: SamplingParams,
+        request_id: str,
+        *,
+        priority: int = 0,
+        cache_salt: str = "",
+    ) -> AsyncIterator[RequestOutput]:
+        """Outputs of one request as they come, in the kind that `sampling_params.output_kind` asks for.
+
+        Raises `RequestError` before the first one for a request that cannot run, `RequestFailed` for one that fails
+        inside. Leaving the iterator early ends the request within a step.
+        """
+        tokens = await asyncio.to_thread(read_prompt, prompt, self._engine.model)
+        stream = self._open(request_id)
+        self._inbox.put(lambda: self._begin(request_id, tokens, sampling_params, priority, cache_salt))
+        finished = False
+        try:
+            while not finished:
+                item = await stream.items.get()
+                finished = isinstance(item, Exception) or item.finished
+                if isinstance(item, Exception):
+                    raise item
+                if item.error is not None:
+                    raise item.error
+                yield item
+        finally:
+            if not finished:
+                self._inbox.put(lambda: self._abort(request_id, stream))
+
+    async def abort(self, request_id: str) -> None:
+        """Ends a request; its stream gets a last output with `finish_reason` "abort"."""
+        self._inbox.put(lambda: self._abort(request_id))
+
+    async def reset_prefix_cache(self) -> bool:
+        """Forgets all cached prefixes; False while requests run."""
+        answer: Future[bool] = Future()
+        self._inbox.put(lambda: answer.set_result(self._engine.reset_prefix_cache()))
+        return await asyncio.wrap_future(answer)
+
+    @property
+    def stalled(self) -> bool:
+        """Whether there is work but no step has ended for `STALL_SECONDS`."""
+        return bool(self._streams) and self._engine.clock() - self._last_step > STALL_SECONDS
+
+    def metrics_text(self) -> bytes:
+        """Prometheus's text format."""
+        return self._engine.metrics.text()
+
+    def shutdown(self) -> None:
+        """Stops stepping; requests still running end with an error."""
+        self._closed = True
+        self._inbox.put(lambda: None)
+        self._thread.join(timeout=10)
+
+    def _open(self, request_id: str) -> Stream:
+        """Registered before it is looked whether the engine runs: an engine that stops now fails this stream too."""
+        if request_id in self._streams:
+            raise RequestError(f"request id {request_id!r} is running already", "choose another", param="request_id")
+        stream = self._streams[request_id] = Stream(asyncio.get_running_loop(), asyncio.Queue())
+        if self._closed or self.errored is not None:
+            del self._streams[request_id]
+            raise self.errored or RequestFailed("the server is shutting down", "try again later")
+        return stream
+
+    def _run(self) -> None:
+        try:
+            while not self._closed:
+                self._take_inbox()
+                if self._engine.has_work:
+                    self._deliver(self._engine.step())
+                self._last_step = self._engine.clock()
+        except Exception as error:  # a defect in the engine itself: say so, refuse work, let /health turn red
+            logger.exception("the engine stopped")
+            self.errored = RequestFailed(f"the engine stopped: {type(error).__name__}: {error}", "restart the server")
+        self._fail_streams(self.errored or RequestFailed("the server is shutting down", "try again later"))
+
+    def _take_inbox(self) -> None:
+        """Does what callers sent; waits for something when there is nothing else to do."""
+        with contextlib.suppress(queue.Empty):
+            if not self._engine.has_work:
+                self._inbox.get()()
+            while True:
+                self._inbox.get_nowait()()
+
+    def _begin(
+        self,
+        request_id: str,
+        tokens: PromptTokens,
+        params: SamplingParams,
+        priority: int,
+        cache_salt: str,
+    ) -> None:
+        try:
+            self._engine.add(request_id, tokens, params, priority=priority, cache_salt=cache_salt)
+        except Exception as error:
+            _put(self._streams.pop(request_id), error)
+
+    def _abort(self, request_id: str, stream: Stream | None = None) -> None:
+        """A given `stream` guards against ending a later request of the same id."""
+        if stream is not None and self._streams.get(request_id) is not stream:
+            return
+        output = self._engine.abort(request_id)
+        if output is not None:
+            self._deliver([output])
+        self._streams.pop(request_id, None)
+
+    def _deliver(self, outputs: list[RequestOutput]) -> None:
+        for output in outputs:
+            stream = self._streams.get(output.request_id)
+            if stream is not None:
+                _put(stream, output)
+            if output.finished:
+                self._streams.pop(output.request_id, None)
+
+    def _fail_streams(self, error: Exception) -> None:
+        for stream in list(self._streams.values()):
+            _put(stream, error)
+        self._streams.clear()
+
+
+def _put(stream: Stream, item: Item) -> None:
+    with contextlib.suppress(RuntimeError):  # the caller's event loop has closed: nobody listens
+        stream.loop.call_soon_threadsafe(stream.items.put_nowait, item)

@@ -1,0 +1,118 @@
+"""From settings to an engine that can step: load the model, share out the memory, put the parts together."""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from milepost.cache.prefix_cache import PrefixCache
+from milepost.config import EngineConfig
+from milepost.engine.chat import ChatTemplate
+from milepost.engine.engine import Engine
+from milepost.engine.memory import MemoryPlan, plan_memory, size
+from milepost.engine.metrics import Metrics
+from milepost.engine.pools import allocate_kv
+from milepost.engine.runner import Runner
+from milepost.engine.sampler import sample
+from milepost.engine.scheduler import Scheduler
+from milepost.engine.served_model import ServedModel
+from milepost.engine.tokenizer import Tokenizer
+from milepost.machine import describe_machine
+from milepost.models.loader.load import LoadedModel, load_model, open_model, resolve_dtype
+from milepost.models.loader.source import ModelSource
+
+logger = logging.getLogger(__name__)
+
+Progress = Callable[[int, int], None]
+"""Told bytes done and bytes in all while weights load."""
+
+SAMPLING_DEFAULTS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
+"""What a generation_config may set for requests that do not: the fields that vLLM takes from it."""
+
+
+def build_engine(config: EngineConfig, progress: Progress | None = None) -> Engine:
+    """Loads `config.model` and fits it to the machine; raises `ModelError` or `ConfigError` with a hint."""
+    set_threads(config.num_threads)
+    source = open_model(config.model, config.dtype)
+    loaded = load_model(source, resolve_dtype(config.dtype, source), torch.device("cpu"), progress=progress)
+    return assemble(loaded, config)
+
+
+def assemble(loaded: LoadedModel, config: EngineConfig, clock: Callable[[], float] = time.monotonic) -> Engine:
+    """An engine around a loaded model. `clock` in seconds."""
+    model, dtype = loaded.model, loaded.dtype
+    plan = plan_memory(
+        model.layer_specs(),
+        dtype.itemsize,
+        model.max_model_len,
+        loaded.weight_bytes,
+        describe_machine().available_memory_bytes,
+        config,
+    )
+    served = served_model(loaded.source, plan, model.vocab_size, config)
+    log_start(loaded, plan)
+    cache = PrefixCache(plan.num_blocks, enabled=config.enable_prefix_caching)
+    scheduler = Scheduler(
+        cache,
+        max_num_batched_tokens=config.max_num_batched_tokens,
+        max_num_seqs=config.max_num_seqs,
+        policy=config.scheduling_policy,
+    )
+    kv = allocate_kv(model.layer_specs(), plan.num_blocks, dtype, torch.device("cpu"))
+    token_text = served.tokenizer.token_text if served.tokenizer else str
+    sampler = partial(sample, eos_token_ids=served.eos_token_ids, token_text=token_text)
+    runner = Runner(model, kv, sampler, token_text)
+    return Engine(served, scheduler, runner, Metrics(served.name), clock, random.Random(config.seed))
+
+
+def served_model(source: ModelSource, plan: MemoryPlan, vocab_size: int, config: EngineConfig) -> ServedModel:
+    eos = frozenset(source.eos_token_ids)
+    tokenizer = Tokenizer(source.tokenizer, eos) if source.tokenizer else None
+    if tokenizer is None:
+        logger.warning("no tokenizer (%s): prompts must be token ids", source.tokenizer_problem)
+    defaults = source.generation_config if config.generation_config == "auto" else {}
+    return ServedModel(
+        name=config.served_model_name or config.model or source.path.stem,
+        max_model_len=plan.max_model_len,
+        vocab_size=vocab_size,
+        eos_token_ids=eos,
+        tokenizer=tokenizer,
+        chat_template=_chat_template(source, config.chat_template),
+        default_sampling={name: defaults[name] for name in SAMPLING_DEFAULTS if defaults.get(name) is not None},
+    )
+
+
+def set_threads(num_threads: int | None) -> None:
+    """Torch's and the kernels' one pool: as asked, as OMP_NUM_THREADS says, or one for each core we are given."""
+    if num_threads is None and "OMP_NUM_THREADS" in os.environ:
+        return
+    torch.set_num_threads(num_threads or describe_machine().num_cores)
+
+
+def log_start(loaded: LoadedModel, plan: MemoryPlan) -> None:
+    logger.info(
+        "model: %s, %s, %s of weights, %d threads",
+        loaded.source.path,
+        str(loaded.dtype).removeprefix("torch."),
+        size(loaded.weight_bytes),
+        torch.get_num_threads(),
+    )
+    for choice in loaded.ops_table:
+        refused = "".join(f" ({backend}: {reason})" for backend, reason in choice.refused)
+        logger.debug("op %s: %s%s", choice.op, choice.backend, refused)
+    logger.info(plan.line())
+
+
+def _chat_template(source: ModelSource, replacement: Path | None) -> ChatTemplate | None:
+    stored = source.tokenizer
+    template = replacement.read_text(encoding="utf-8") if replacement else stored.chat_template if stored else None
+    if template is None:
+        return None
+    return ChatTemplate(template, stored.special_tokens if stored else {})

@@ -1,0 +1,166 @@
+"""The engine: requests in, a step at a time, answers out. One thread; the faces around it bring their own."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable
+from itertools import chain
+
+from milepost.engine.inputs import PromptTokens, check_params, max_output_tokens
+from milepost.engine.metrics import Metrics
+from milepost.engine.request_state import RequestState, Sample
+from milepost.engine.runner import PieceResult, Runner
+from milepost.engine.scheduler import Scheduler, Step
+from milepost.engine.served_model import ServedModel
+from milepost.errors import RequestError, RequestFailed
+from milepost.outputs import RequestOutput
+from milepost.request import Sequence, Status
+from milepost.sampling_params import SamplingParams
+
+logger = logging.getLogger(__name__)
+
+Clock = Callable[[], float]
+
+
+class Engine:
+    """Continuous batching: each step runs the rows that the scheduler chose among all requests.
+
+    `clock` gives seconds and `rng` the seeds of requests that bring none; both are passed in, so that a run can be
+    replayed.
+    """
+
+    def __init__(
+        self,
+        model: ServedModel,
+        scheduler: Scheduler,
+        runner: Runner,
+        metrics: Metrics,
+        clock: Clock,
+        rng: random.Random,
+    ) -> None:
+        self.model, self.scheduler, self.runner, self.metrics = model, scheduler, runner, metrics
+        self.clock, self.rng = clock, rng
+        self.requests: dict[str, RequestState] = {}
+
+    def step(self) -> list[RequestOutput]:
+        """Schedule, run, update: one forward pass; what each request's caller is to be told after it."""
+        step = self.scheduler.schedule(self.clock())
+        try:
+            results = self.runner.run(step.pieces) if step.pieces else []
+        except Exception as error:  # the pass itself failed: its requests end, the others go on
+            logger.exception("a step of %d rows failed", sum(p.end - p.start for p in step.pieces))
+            return self._fail_all(step, error)
+        return self.update(step, results)
+
+    def update(self, step: Step, results: list[PieceResult]) -> list[RequestOutput]:
+        self.scheduler.advance(step)
+        touched: dict[str, RequestState] = {}
+        for result in results:
+            state = self.requests.get(result.piece.seq.request_id)
+            if state is None:  # a sibling sample's failure ended the request in this very step
+                continue
+            touched[state.request_id] = state
+            try:
+                self._take(state, result)
+            except Exception as error:
+                logger.warning("request %s failed: %s: %s", state.request_id, type(error).__name__, error)
+                self._fail(state, error)
+        self.metrics.step(self.scheduler, step)
+        return self._outputs(touched)
+
+    def add(
+        self,
+        request_id: str,
+        prompt: PromptTokens,
+        params: SamplingParams,
+        *,
+        priority: int = 0,
+        cache_salt: str = "",
+    ) -> None:
+        """Queues a request; raises `RequestError` for one that can never run, with nothing changed."""
+        if request_id in self.requests:
+            raise RequestError(f"request id {request_id!r} is running already", "choose another", param="request_id")
+        check_params(params, self.model)
+        now = self.clock()
+        seed = self.rng.getrandbits(64) if params.seed is None else params.seed % 2**64
+        sequences = [
+            Sequence(request_id, list(prompt.ids), len(prompt.ids), params, i, seed, priority, now, cache_salt)
+            for i in range(params.n)
+        ]
+        state = RequestState(prompt, params, sequences, self.model.tokenizer, now)
+        for seq in sequences:
+            self.scheduler.add(seq)
+        self.requests[request_id] = state
+
+    def abort(self, request_id: str) -> RequestOutput | None:
+        """Ends a request now and frees what it holds; its last output, or None if there is no such request."""
+        state = self.requests.get(request_id)
+        if state is None:
+            return None
+        self._end(state, "abort")
+        return self._outputs({request_id: state})[0]
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self.requests)
+
+    def reset_prefix_cache(self) -> bool:
+        """Forgets all cached prefixes; False, and nothing changed, while requests run."""
+        return self.scheduler.cache.reset()
+
+    def _take(self, state: RequestState, result: PieceResult) -> None:
+        state.take_prompt_logprobs(result)
+        state.metrics.first_scheduled_time = state.metrics.first_scheduled_time or result.piece.seq.first_scheduled_time
+        if isinstance(result.sampled, Exception):
+            raise result.sampled
+        if result.sampled is None:
+            return
+        sample = state.samples[result.piece.seq.index]
+        sample.seq.tokens.append(result.sampled.token_id)
+        self.metrics.token(state, self.clock())
+        reason, stop = sample.take(result.sampled, *self._finish(sample, result.sampled.token_id))
+        if reason is not None:
+            self.scheduler.finish(sample.seq, reason)
+            sample.seq.stop_reason = stop  # type: ignore[assignment]
+
+    def _finish(self, sample: Sample, token: int) -> tuple[str | None, int | None]:
+        """Whether `token`, just added, ends its sample: the reason, and the stop token if the caller named it."""
+        seq, params = sample.seq, sample.seq.params
+        if seq.num_output_tokens >= params.min_tokens:
+            if token in (params.stop_token_ids or ()):
+                return "stop", token
+            if token in self.model.eos_token_ids and not params.ignore_eos:
+                return "stop", None
+        if seq.num_output_tokens >= max_output_tokens(params, seq.num_prompt_tokens, self.model.max_model_len):
+            return "length", None
+        return None, None
+
+    def _fail(self, state: RequestState, error: Exception) -> None:
+        if not isinstance(error, RequestFailed | RequestError):
+            error = RequestFailed(f"the request failed: {type(error).__name__}: {error}", "see the server's log")
+        state.error = error
+        self._end(state, "error")
+
+    def _fail_all(self, step: Step, error: Exception) -> list[RequestOutput]:
+        states = {p.seq.request_id: self.requests[p.seq.request_id] for p in step.pieces}
+        for state in states.values():
+            self._fail(state, error)
+        return self._outputs(states)
+
+    def _end(self, state: RequestState, reason: str) -> None:
+        for sample in state.samples:
+            if sample.seq.status is not Status.FINISHED:
+                self.scheduler.finish(sample.seq, reason)
+
+    def _outputs(self, states: dict[str, RequestState]) -> list[RequestOutput]:
+        outputs = []
+        for state in chain(states.values(), self._ended_by_scheduler(states)):
+            if state.finished:
+                state.metrics.finished_time = self.clock()
+                del self.requests[state.request_id]
+                self.metrics.finished(state)
+            output = state.output()
+            if output is not None:
+                outputs.append(output)
+        return outputs

@@ -1,0 +1,101 @@
+"""From what a caller gives as a prompt to checked token ids."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from milepost.engine.served_model import ServedModel
+from milepost.errors import MilepostError, RequestError, RequestFailed
+from milepost.sampling_params import SamplingParams
+
+Prompt = str | Sequence[int] | Mapping[str, Any]
+"""Text, token ids, {"prompt": text} or {"prompt_token_ids": ids}."""
+
+
+@dataclass(frozen=True)
+class PromptTokens:
+    """A prompt as read: its text if it came as text, and its token ids."""
+
+    text: str | None
+    ids: list[int]
+
+
+def read_prompt(prompt: Prompt, model: ServedModel) -> PromptTokens:
+    """Tokenises and checks; raises `RequestError` for what the model cannot read."""
+    text, ids = _split(prompt)
+    if ids is None:
+        ids = _tokenise(text or "", model)
+    _check(ids, model)
+    return PromptTokens(text, ids)
+
+
+def check_params(params: SamplingParams, model: ServedModel) -> None:
+    """What `SamplingParams` alone cannot know: ids beyond the vocabulary, and text where there is no tokenizer."""
+    for name, tokens in (("stop_token_ids", params.stop_token_ids), ("logit_bias", params.logit_bias)):
+        for token in tokens or ():
+            if token >= model.vocab_size:
+                raise RequestError(
+                    f"{name} has token id {token}, but the vocabulary ends at {model.vocab_size - 1}", param=name
+                )
+    if params.stops and model.tokenizer is None:
+        raise RequestError("stop strings need a tokenizer, and this model has none", "use stop_token_ids", param="stop")
+
+
+def max_output_tokens(params: SamplingParams, num_prompt_tokens: int, max_model_len: int) -> int:
+    """Tokens that a sample may have before it ends with "length": at least 1."""
+    room = max_model_len - num_prompt_tokens
+    return room if params.max_tokens is None else min(params.max_tokens, room)
+
+
+def _split(prompt: Prompt) -> tuple[str | None, list[int] | None]:
+    if isinstance(prompt, str):
+        return prompt, None
+    if isinstance(prompt, Mapping):
+        if prompt.get("prompt_token_ids") is not None:
+            return prompt.get("prompt"), list(prompt["prompt_token_ids"])
+        if isinstance(prompt.get("prompt"), str):
+            return prompt["prompt"], None
+        raise RequestError("a prompt dict needs 'prompt' or 'prompt_token_ids'", param="prompt")
+    return None, list(prompt)
+
+
+def _tokenise(text: str, model: ServedModel) -> list[int]:
+    if model.tokenizer is None:
+        raise RequestError(
+            "this model has no tokenizer", 'send token ids: {"prompt_token_ids": [1, 2, 3]}', param="prompt"
+        )
+    try:
+        return model.tokenizer.encode(text)
+    except MilepostError:
+        raise
+    except Exception as error:
+        raise RequestFailed(f"the tokenizer failed: {error}", "send token ids instead of text") from error
+
+
+def _check(ids: list[int], model: ServedModel) -> None:
+    if not ids:
+        raise RequestError("the prompt is empty", "send at least one token", param="prompt")
+    if len(ids) >= model.max_model_len:
+        raise context_overflow(len(ids), None, model.max_model_len)
+    for token in ids:
+        if isinstance(token, bool) or not isinstance(token, int) or not 0 <= token < model.vocab_size:
+            raise RequestError(
+                f"token id {token!r} is not in the vocabulary (0 to {model.vocab_size - 1})", param="prompt"
+            )
+
+
+def context_overflow(num_prompt_tokens: int, max_tokens: int | None, max_model_len: int) -> RequestError:
+    """The error of OpenAI's API for a prompt (and a demanded answer) that the context cannot hold."""
+    total = num_prompt_tokens + (max_tokens or 0)
+    parts = f"{num_prompt_tokens} in the messages"
+    if max_tokens is not None and math.isfinite(max_tokens):
+        parts += f", {max_tokens} in the completion"
+    return RequestError(
+        f"This model's maximum context length is {max_model_len} tokens. However, you requested {total} tokens "
+        f"({parts}). Please reduce the length of the messages or completion.",
+        code="context_length_exceeded",
+        param="messages",
+    )

@@ -1,0 +1,120 @@
+"""The engine inside a Python program: prompts in, results out. vLLM's class, with its names."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from milepost.config import EngineConfig
+from milepost.engine.build import Progress, build_engine
+from milepost.engine.engine import Engine
+from milepost.engine.inputs import Prompt, read_prompt
+from milepost.errors import RequestError
+from milepost.outputs import RequestOutput
+from milepost.sampling_params import RequestOutputKind, SamplingParams
+
+Message = Mapping[str, Any]
+
+
+class LLM:
+    """A model in this process.
+
+    `LLM("folder-or-file.gguf-or-hub/name", dtype="float32")`; without a model it loads the small default one. Keyword
+    arguments are the fields of `EngineConfig`.
+    """
+
+    def __init__(self, model: str | Path | None = None, *, progress: Progress | None = None, **settings: Any) -> None:
+        config = EngineConfig(model=None if model is None else str(model), **settings)
+        self.engine: Engine = build_engine(config, progress)
+        self._ids = itertools.count()
+
+    def generate(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        priority: Sequence[int] | None = None,
+    ) -> list[RequestOutput]:
+        """A result for each prompt, in their order.
+
+        A prompt is text, {"prompt": text} or {"prompt_token_ids": ids}; a list is several prompts, and a flat list of
+        ids is one. `sampling_params`: one for all, one for each, or None for the model's defaults. A bad prompt raises
+        `RequestError` before anything runs; a request that fails inside ends with `finish_reason` "error".
+        """
+        listed = _as_list(prompts)
+        tokens = [read_prompt(prompt, self.engine.model) for prompt in listed]
+        params = self._params(sampling_params, len(listed))
+        if priority is not None and len(priority) != len(listed):
+            raise RequestError(f"{len(listed)} prompts but {len(priority)} priorities", "give one for each prompt")
+        ids = [str(next(self._ids)) for _ in listed]
+        try:
+            for i, request_id in enumerate(ids):
+                final = replace(params[i], output_kind=RequestOutputKind.FINAL_ONLY)
+                self.engine.add(request_id, tokens[i], final, priority=priority[i] if priority else 0)
+            return self._run(ids)
+        finally:  # an interrupt or a refused prompt leaves nothing behind
+            for request_id in ids:
+                self.engine.abort(request_id)
+
+    def chat(
+        self,
+        messages: Sequence[Message] | Sequence[Sequence[Message]],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+    ) -> list[RequestOutput]:
+        """As `generate`, for one conversation or several, put into text by the model's chat template."""
+        template, tokenizer = self.engine.model.chat_template, self.engine.model.tokenizer
+        if template is None or tokenizer is None:
+            raise RequestError("this model has no chat template", "use generate, or give chat_template=")
+        conversations = [messages] if messages and isinstance(messages[0], Mapping) else messages
+        prompts = []
+        for conversation in conversations:
+            text = template.render(
+                conversation,  # type: ignore[arg-type]
+                add_generation_prompt=add_generation_prompt,
+                continue_final_message=continue_final_message,
+                tools=tools,
+                **(chat_template_kwargs or {}),
+            )
+            prompts.append({"prompt": text, "prompt_token_ids": tokenizer.encode(text, add_special_tokens=False)})
+        return self.generate(prompts, sampling_params)
+
+    def get_default_sampling_params(self) -> SamplingParams:
+        """What the model's generation_config asks for."""
+        return SamplingParams(**dict(self.engine.model.default_sampling))  # type: ignore[arg-type]
+
+    def reset_prefix_cache(self) -> bool:
+        """Forgets all cached prefixes."""
+        return self.engine.reset_prefix_cache()
+
+    def _params(
+        self, given: SamplingParams | Sequence[SamplingParams] | None, num_prompts: int
+    ) -> Sequence[SamplingParams]:
+        if given is None:
+            return [self.get_default_sampling_params()] * num_prompts
+        if isinstance(given, SamplingParams):
+            return [given] * num_prompts
+        if len(given) != num_prompts:
+            raise RequestError(f"{num_prompts} prompts but {len(given)} sampling_params", "give one, or one for each")
+        return given
+
+    def _run(self, ids: list[str]) -> list[RequestOutput]:
+        done: dict[str, RequestOutput] = {}
+        while self.engine.has_work:
+            done.update((output.request_id, output) for output in self.engine.step())
+        return [done[request_id] for request_id in ids]
+
+
+def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
+    if isinstance(prompts, str | Mapping):
+        return [prompts]
+    if prompts and all(isinstance(item, int) for item in prompts):
+        return [prompts]  # type: ignore[list-item]
+    return list(prompts)  # type: ignore[arg-type]

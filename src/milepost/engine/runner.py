@@ -1,0 +1,83 @@
+"""Runs one step's rows through the model and draws the next tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+
+from milepost.engine.sampler import Sampled, prompt_logprobs
+from milepost.engine.scheduler import Piece
+from milepost.models.base import Model
+from milepost.ops import ForwardBatch, KVLayer, Rows
+from milepost.outputs import TokenLogprobs
+from milepost.request import Sequence
+
+LOGPROB_ROWS = 64
+"""Prompt rows whose logits exist at once: a vocabulary of 250,000 takes 1 MB a row."""
+
+Sampler = Callable[[torch.Tensor, list[Sequence]], list[Sampled | Exception]]
+"""Logits fp32 [n, vocab] of n sequences to their next tokens, or to what failed for one of them."""
+
+
+@dataclass(frozen=True)
+class PieceResult:
+    """`sampled` is None for a piece that ends before its sequence does; `prompt_logprobs` by position."""
+
+    piece: Piece
+    sampled: Sampled | Exception | None = None
+    prompt_logprobs: dict[int, TokenLogprobs] = field(default_factory=dict)
+
+
+class Runner:
+    """Holds the model and the memory of its states; knows nothing of requests beyond their rows."""
+
+    def __init__(
+        self, model: Model, kv: list[KVLayer | None], sampler: Sampler, token_text: Callable[[int], str]
+    ) -> None:
+        self.model, self.kv, self.sampler, self.token_text = model, kv, sampler, token_text
+        self.device = next(model.parameters()).device
+
+    @torch.inference_mode()
+    def run(self, pieces: tuple[Piece, ...]) -> list[PieceResult]:
+        """One forward pass over all `pieces`; a result for each, in their order."""
+        hidden = self._forward(pieces)
+        ends, total = [], 0
+        for piece in pieces:
+            total += piece.end - piece.start
+            ends.append(total)
+        drawing = [i for i, piece in enumerate(pieces) if piece.samples]
+        drawn = self._draw(hidden, [ends[i] - 1 for i in drawing], [pieces[i].seq for i in drawing])
+        sampled = dict(zip(drawing, drawn, strict=True))
+        return [
+            PieceResult(piece, sampled.get(i), self._prompt_logprobs(piece, hidden[: ends[i]]))
+            for i, piece in enumerate(pieces)
+        ]
+
+    def _forward(self, pieces: tuple[Piece, ...]) -> torch.Tensor:
+        tokens = [token for piece in pieces for token in piece.seq.tokens[piece.start : piece.end]]
+        rows = [Rows(piece.start, piece.end, piece.seq.block_table) for piece in pieces]
+        batch = ForwardBatch.pack(rows, self.kv, self.device)
+        hidden: torch.Tensor = self.model(torch.tensor(tokens, dtype=torch.int64, device=self.device), batch)
+        return hidden
+
+    def _draw(self, hidden: torch.Tensor, rows: list[int], seqs: list[Sequence]) -> list[Sampled | Exception]:
+        if not seqs:
+            return []
+        return self.sampler(self.model.logits(hidden[rows]), seqs)
+
+    def _prompt_logprobs(self, piece: Piece, hidden: torch.Tensor) -> dict[int, TokenLogprobs]:
+        """Of the prompt tokens that follow the piece's rows; `hidden` ends with the piece's last row."""
+        seq, count = piece.seq, piece.seq.params.prompt_logprobs
+        last = min(piece.end, seq.num_prompt_tokens - 1)
+        if count is None or seq.index > 0 or piece.start >= last:
+            return {}
+        own = hidden[len(hidden) - (piece.end - piece.start) :]
+        found = {}
+        for start in range(piece.start, last, LOGPROB_ROWS):
+            end = min(start + LOGPROB_ROWS, last)
+            logits = self.model.logits(own[start - piece.start : end - piece.start])
+            rows = prompt_logprobs(logits, seq.tokens[start + 1 : end + 1], count, self.token_text)
+            found.update(zip(range(start + 1, end + 1), rows, strict=True))
+        return found
