@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 BLOCK_SIZE = 16
@@ -27,10 +28,53 @@ class PagedKV:
         return 2 * self.num_kv_heads * self.head_dim * element_bytes
 
 
-LayerSpec = PagedKV
-"""Union of all that a layer can declare; recurrent buffers join it."""
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """One tensor of a recurrent state. `wide`: fp32 whatever the model's dtype (a state that is summed up), else the
+    model's dtype (rows kept as they were)."""
+
+    name: str
+    shape: tuple[int, ...]
+    wide: bool = True
+
+    def num_bytes(self, element_bytes: int) -> int:
+        return math.prod(self.shape) * (4 if self.wide else element_bytes)
 
 
-def kv_block_bytes(specs: list[tuple[LayerSpec, ...]], element_bytes: int) -> int:
-    """Bytes of one KV block over all layers. `specs[i]` is what layer i declares (a layer may declare several)."""
-    return BLOCK_SIZE * sum(spec.token_bytes(element_bytes) for layer in specs for spec in layer)
+@dataclass(frozen=True, slots=True)
+class Recurrent:
+    """A state that stands for the whole prefix: recurrences and convolutions.
+
+    `checkpoint` buffers hold the state at a grid point; one slot of them is one checkpoint, never written twice while
+    anyone may resume from it. `window` buffers hold what has come since the last grid point (at most CHUNK - 1 rows);
+    one slot of them belongs to one running sequence.
+    """
+
+    checkpoint: tuple[Buffer, ...]
+    window: tuple[Buffer, ...]
+
+    def checkpoint_bytes(self, element_bytes: int) -> int:
+        return sum(buffer.num_bytes(element_bytes) for buffer in self.checkpoint)
+
+    def window_bytes(self, element_bytes: int) -> int:
+        return sum(buffer.num_bytes(element_bytes) for buffer in self.window)
+
+
+LayerSpec = PagedKV | Recurrent
+LayerSpecs = list[tuple[LayerSpec, ...]]
+"""What each layer of a model declares, in layer order; a layer may declare several, or nothing."""
+
+
+def kv_block_bytes(specs: LayerSpecs, element_bytes: int) -> int:
+    """Bytes of one KV block over all layers."""
+    return BLOCK_SIZE * sum(s.token_bytes(element_bytes) for layer in specs for s in layer if isinstance(s, PagedKV))
+
+
+def checkpoint_bytes(specs: LayerSpecs, element_bytes: int) -> int:
+    """Bytes of one checkpoint over all layers; 0 for a model without recurrent layers."""
+    return sum(s.checkpoint_bytes(element_bytes) for layer in specs for s in layer if isinstance(s, Recurrent))
+
+
+def window_bytes(specs: LayerSpecs, element_bytes: int) -> int:
+    """Bytes of one running sequence's window over all layers."""
+    return sum(s.window_bytes(element_bytes) for layer in specs for s in layer if isinstance(s, Recurrent))

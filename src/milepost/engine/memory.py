@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from milepost.config import EngineConfig
 from milepost.errors import ConfigError
-from milepost.specs import BLOCK_SIZE, LayerSpec, kv_block_bytes
+from milepost.specs import BLOCK_SIZE, LayerSpecs, kv_block_bytes
 
 KV_SHARE = 0.5
 """Of the free memory, what KV may take unasked: others work on this machine too."""
@@ -37,7 +37,7 @@ class MemoryPlan:
 
 
 def plan_memory(
-    specs: list[tuple[LayerSpec, ...]],
+    specs: LayerSpecs,
     element_bytes: int,
     trained_len: int,
     weight_bytes: int,

@@ -25,7 +25,7 @@ def logits_of(model: Model, tokens: Sequence[int]) -> torch.Tensor:
     weight = next(model.parameters())
     num_blocks = -(-len(tokens) // BLOCK_SIZE)
     kv = allocate_kv(model.layer_specs(), num_blocks, weight.dtype, weight.device)
-    batch = ForwardBatch.pack([Rows(0, len(tokens), range(num_blocks))], kv, weight.device)
+    batch = ForwardBatch.pack([Rows(0, len(tokens), range(num_blocks))], kv, device=weight.device)
     return model.logits(model(torch.tensor(tokens, device=weight.device), batch))
 
 

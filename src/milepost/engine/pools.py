@@ -5,12 +5,10 @@ from __future__ import annotations
 import torch
 
 from milepost.ops import KVLayer
-from milepost.specs import BLOCK_SIZE, LayerSpec, PagedKV
+from milepost.specs import BLOCK_SIZE, LayerSpec, LayerSpecs, PagedKV
 
 
-def allocate_kv(
-    specs: list[tuple[LayerSpec, ...]], num_blocks: int, dtype: torch.dtype, device: torch.device
-) -> list[KVLayer | None]:
+def allocate_kv(specs: LayerSpecs, num_blocks: int, dtype: torch.dtype, device: torch.device) -> list[KVLayer | None]:
     """Per layer its paged KV of `num_blocks` blocks, or None where it declares none. Contents are undefined."""
     return [_layer_kv(layer, num_blocks, dtype, device) for layer in specs]
 

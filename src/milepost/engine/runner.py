@@ -58,7 +58,7 @@ class Runner:
     def _forward(self, pieces: tuple[Piece, ...]) -> torch.Tensor:
         tokens = [token for piece in pieces for token in piece.seq.tokens[piece.start : piece.end]]
         rows = [Rows(piece.start, piece.end, piece.seq.block_table) for piece in pieces]
-        batch = ForwardBatch.pack(rows, self.kv, self.device)
+        batch = ForwardBatch.pack(rows, self.kv, device=self.device)
         hidden: torch.Tensor = self.model(torch.tensor(tokens, dtype=torch.int64, device=self.device), batch)
         return hidden
 

@@ -28,15 +28,22 @@ class Rope:
 def rope_from_config(config: Mapping[str, Any], head_dim: int) -> Rope:
     """Reads `rope_parameters` (transformers 5) or `rope_theta` and `rope_scaling` (before).
 
-    Kinds: default, linear (Chen et al., 2023), llama3 (the Llama 3.1 report), yarn (Peng et al., 2023). Kinds that
-    depend on the prompt's length would let a longer prompt change a shorter one's rows and are refused.
+    Kinds: default, linear (Chen et al., 2023), llama3 (the Llama 3.1 report), yarn (Peng et al., 2023), and
+    freq_factors: a divisor for each frequency, as GGUF stores llama3's. Kinds that depend on the prompt's length would
+    let a longer prompt change a shorter one's rows and are refused. Angles' constants are made on the CPU by name, so
+    that a model can be built on the meta device.
     """
     settings = {**(config.get("rope_scaling") or {}), **(config.get("rope_parameters") or {})}
     theta = float(settings.get("rope_theta") or config.get("rope_theta") or 10_000.0)
     kind = settings.get("rope_type") or settings.get("type") or "default"
     fraction = float(settings.get("partial_rotary_factor") or config.get("partial_rotary_factor") or 1.0)
     size = int(head_dim * fraction)
-    inv_freq = 1.0 / theta ** (torch.arange(0, size, 2, dtype=torch.int64).float() / size)
+    if size < 2 or size > head_dim or size % 2:
+        raise ModelError(
+            f"rotary angles over {size} of a head's {head_dim} values are not possible",
+            "check head_dim and partial_rotary_factor in the model's config",
+        )
+    inv_freq = 1.0 / theta ** (torch.arange(0, size, 2, dtype=torch.int64, device="cpu").float() / size)
     if kind == "default":
         return Rope(inv_freq)
     if kind == "linear":
@@ -45,7 +52,20 @@ def rope_from_config(config: Mapping[str, Any], head_dim: int) -> Rope:
         return Rope(_llama3(inv_freq, settings))
     if kind == "yarn":
         return _yarn(inv_freq, settings, theta, size, config)
-    raise ModelError(f"rope type {kind!r} is not supported", "supported rope types: default, linear, llama3, yarn")
+    if kind == "freq_factors":
+        return Rope(_divided(inv_freq, settings))
+    raise ModelError(
+        f"rope type {kind!r} is not supported", "supported rope types: default, linear, llama3, yarn, freq_factors"
+    )
+
+
+def _divided(inv_freq: torch.Tensor, settings: Mapping[str, Any]) -> torch.Tensor:
+    """Each frequency divided by its factor."""
+    factors = torch.tensor(settings["factors"], dtype=torch.float32, device="cpu")
+    if factors.shape != inv_freq.shape:
+        found, expected = tuple(factors.shape), tuple(inv_freq.shape)
+        raise ModelError(f"the rope's factors have shape {found}, expected {expected}", "fetch the model again")
+    return inv_freq / factors
 
 
 def _llama3(inv_freq: torch.Tensor, settings: Mapping[str, Any]) -> torch.Tensor:
@@ -72,7 +92,7 @@ def _yarn(
     if settings.get("truncate", True):
         low, high = math.floor(low), math.ceil(high)
     low, high = max(low, 0), min(high, size - 1)
-    ramp = ((torch.arange(size // 2).float() - low) / max(high - low, 0.001)).clamp(0, 1)
+    ramp = ((torch.arange(size // 2, device="cpu").float() - low) / max(high - low, 0.001)).clamp(0, 1)
     factor_of_scale = settings.get("attention_factor")
     if factor_of_scale is None:
         factor_of_scale = _yarn_attention(factor, settings)

@@ -10,7 +10,7 @@ from torch import nn
 
 from milepost.errors import ModelError
 from milepost.ops import ForwardBatch, Ops
-from milepost.specs import LayerSpec
+from milepost.specs import LayerSpecs
 
 Config = Mapping[str, Any]
 """A model's `config.json`, as read; each model file reads the keys that it knows, old spellings and new."""
@@ -33,7 +33,7 @@ class Model(nn.Module):
         """Hidden rows [n, size] (those whose logits someone reads) to fp32 logits [n, vocab_size]."""
         raise NotImplementedError
 
-    def layer_specs(self) -> list[tuple[LayerSpec, ...]]:
+    def layer_specs(self) -> LayerSpecs:
         """What each layer declares to remember, in layer order."""
         raise NotImplementedError
 

@@ -15,7 +15,7 @@ from milepost.layers.norm import RMSNorm
 from milepost.layers.rope import rope_from_config
 from milepost.models.base import Config, Model, require
 from milepost.ops import ForwardBatch, Ops
-from milepost.specs import LayerSpec
+from milepost.specs import LayerSpecs
 
 TIED = {"lm_head.weight": "model.embed_tokens.weight"}
 GGUF_ARCHITECTURES = ("llama",)
@@ -64,7 +64,7 @@ class Llama(Model):
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         return self.lm_head(hidden).float()
 
-    def layer_specs(self) -> list[tuple[LayerSpec, ...]]:
+    def layer_specs(self) -> LayerSpecs:
         return self.model.specs
 
 

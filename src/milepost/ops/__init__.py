@@ -1,6 +1,6 @@
 """Ops: the signatures (the torch reference in `torch/`), the backends behind them, and the table that binds them."""
 
-from milepost.ops.batch import ForwardBatch, KVLayer, Rows
+from milepost.ops.batch import ForwardBatch, KVLayer, RecurrentLayer, Rows
 from milepost.ops.registry import Choice, Ops, Target, bind
 
-__all__ = ["Choice", "ForwardBatch", "KVLayer", "Ops", "Rows", "Target", "bind"]
+__all__ = ["Choice", "ForwardBatch", "KVLayer", "Ops", "RecurrentLayer", "Rows", "Target", "bind"]

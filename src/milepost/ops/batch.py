@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import torch
 
@@ -19,12 +20,34 @@ class KVLayer:
 
 
 @dataclass(frozen=True, slots=True)
+class RecurrentLayer:
+    """Recurrent buffers of one layer by name: `checkpoint[name]` [num_slots, *shape] and `window[name]`
+    [num_windows, *shape].
+
+    Checkpoint slot 0 is the state of the empty prefix: zeros, never written.
+    """
+
+    checkpoint: Mapping[str, torch.Tensor]
+    window: Mapping[str, torch.Tensor]
+
+
+@dataclass(frozen=True, slots=True)
 class Rows:
-    """Rows `[start, end)` of one sequence and the blocks that hold its KV from token 0 on."""
+    """Rows `[start, end)` of one sequence and where its states are.
+
+    block_table  the blocks that hold its KV from token 0 on
+    state_slot   the checkpoint of the last grid point at or below `start`
+    window_slot  its window: rows from that grid point to `start` (nothing is read there when `start` is a grid point)
+    grid_slots   for each grid point in (start, end], in order, the checkpoint slot to write, or -1: not wanted. The
+                 last one is wanted whenever the sequence goes on.
+    """
 
     start: int
     end: int
-    block_table: Sequence[int]
+    block_table: Sequence[int] = ()
+    state_slot: int = 0
+    window_slot: int = 0
+    grid_slots: Sequence[int] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +61,13 @@ class ForwardBatch:
     block_tables     int32 [S, max]    KV block of each 16 tokens, padded with 0
     slot_mapping     int64 [rows]      where each row's KV goes: block * 16 + place in the block
     kv               per layer         its paged KV, or None for a layer that has none
+    state_slots      int32 [S]         checkpoint of the last grid point at or below each sequence's first row
+    window_slots     int32 [S]         window of each sequence
+    grid_slots       int32 [G]         checkpoint slot to write (or -1) for each grid point that a sequence's rows
+                                       reach, packed like the rows: sequence s owns `grid_starts[s]` to
+                                       `grid_starts[s + 1]`
+    grid_starts      int32 [S + 1]
+    recurrent        per layer         its recurrent buffers, or None for a layer that has none
     """
 
     positions: torch.Tensor
@@ -46,10 +76,24 @@ class ForwardBatch:
     block_tables: torch.Tensor
     slot_mapping: torch.Tensor
     kv: Sequence[KVLayer | None]
+    state_slots: torch.Tensor
+    window_slots: torch.Tensor
+    grid_slots: torch.Tensor
+    grid_starts: torch.Tensor
+    recurrent: Sequence[RecurrentLayer | None]
 
     @staticmethod
-    def pack(rows: Sequence[Rows], kv: Sequence[KVLayer | None], device: torch.device | str = "cpu") -> ForwardBatch:
+    def pack(
+        rows: Sequence[Rows],
+        kv: Sequence[KVLayer | None],
+        recurrent: Sequence[RecurrentLayer | None] = (),
+        device: torch.device | str = "cpu",
+    ) -> ForwardBatch:
         """The batch of `rows`, in that order. Every block table must reach its `end`."""
+
+        def int32(values: list[int]) -> torch.Tensor:
+            return torch.tensor(values, dtype=torch.int32, device=device)
+
         widest = max((len(r.block_table) for r in rows), default=0)
         tables = torch.zeros(len(rows), max(widest, 1), dtype=torch.int32)
         positions, slots, starts = [], [], [0]
@@ -62,9 +106,14 @@ class ForwardBatch:
         empty = torch.zeros(0, dtype=torch.int64)
         return ForwardBatch(
             positions=torch.cat(positions or [empty]).to(device),
-            query_start_loc=torch.tensor(starts, dtype=torch.int32, device=device),
-            seq_lens=torch.tensor([r.end for r in rows], dtype=torch.int32, device=device),
+            query_start_loc=int32(starts),
+            seq_lens=int32([r.end for r in rows]),
             block_tables=tables.to(device),
             slot_mapping=torch.cat(slots or [empty]).to(device),
             kv=kv,
+            state_slots=int32([r.state_slot for r in rows]),
+            window_slots=int32([r.window_slot for r in rows]),
+            grid_slots=int32([slot for r in rows for slot in r.grid_slots]),
+            grid_starts=int32([0, *accumulate(len(r.grid_slots) for r in rows)]),
+            recurrent=recurrent,
         )

@@ -31,11 +31,14 @@ class TensorFile(Protocol):
     def names(self) -> list[str]:
         """Checkpoint names of all tensors."""
 
+    def stored_as(self, name: str) -> str:
+        """The format that tensor `name` is stored in, as its file spells it: "BF16", "Q4_1"."""
+
     def num_bytes(self, dtype: torch.dtype) -> int:
         """Bytes that all tensors take once loaded as `dtype`."""
 
-    def read(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """Each tensor once, as stored (GGUF: dequantised to the dtype that the file was opened for)."""
+    def read(self, dtype: torch.dtype) -> Iterator[tuple[str, torch.Tensor]]:
+        """Each tensor once, as stored; what is stored in quantised blocks comes dequantised to `dtype`."""
 
 
 @dataclass(frozen=True)

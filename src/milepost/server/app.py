@@ -1,0 +1,40 @@
+"""The HTTP application: its routes, and what stands before them."""
+
+from __future__ import annotations
+
+from fastapi import FastAPI
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
+
+from milepost.server import errors, health, openai_chat, openai_completions, openai_models, tokenize
+from milepost.server.middleware import ApiKey, ErrorBoundary, LoadingGate
+from milepost.server.state import ServerState
+
+
+def create_app(state: ServerState) -> FastAPI:
+    """Serves `state.engine` once `state.ready(engine)` was called; until then all but /health answers 503."""
+    app = FastAPI(title="Milepost", openapi_url=None, middleware=_middleware(state))
+    app.state.server = state
+    for module in (health, openai_models, openai_chat, openai_completions, tokenize):
+        app.include_router(module.router)
+    errors.install(app)
+    return app
+
+
+def _middleware(state: ServerState) -> list[Middleware]:
+    """The outermost first. CORS comes before the key: a browser asks for permission without one."""
+    layers = []
+    if state.settings.allowed_origins:
+        layers.append(
+            Middleware(
+                CORSMiddleware,
+                allow_origins=state.settings.allowed_origins,
+                allow_methods=("*",),
+                allow_headers=("*",),
+            )
+        )
+    layers.append(Middleware(ErrorBoundary))
+    if state.settings.api_keys:
+        layers.append(Middleware(ApiKey, keys=state.settings.api_keys))
+    layers.append(Middleware(LoadingGate, state=state))
+    return layers

@@ -1,0 +1,121 @@
+"""Running a checked request: one stream of outputs for each prompt, and what an answer says about its tokens."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+import uuid
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+from typing import Any, cast
+
+from milepost.errors import RequestFailed
+from milepost.outputs import RequestOutput
+from milepost.sampling_params import SamplingParams
+from milepost.server.prompts import Prompt
+from milepost.server.schemas import Generation
+from milepost.server.state import Engine, ServerState
+from milepost.server.stream import merge
+
+PromptOutput = tuple[int, RequestOutput]
+"""The prompt's number in its request, and an output of it."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """A request that passed all checks."""
+
+    request_id: str
+    created: int
+    model: str
+    system_fingerprint: str
+    prompts: list[Prompt]
+    params: SamplingParams
+    priority: int
+    cache_salt: str
+
+    def head(self, kind: str) -> dict[str, Any]:
+        """What every answer and every chunk starts with."""
+        return {
+            "id": self.request_id,
+            "object": kind,
+            "created": self.created,
+            "model": self.model,
+            "system_fingerprint": self.system_fingerprint,
+        }
+
+
+def new_job(prefix: str, state: ServerState, body: Generation, prompts: list[Prompt], params: SamplingParams) -> Job:
+    return Job(
+        request_id=f"{prefix}-{uuid.uuid4().hex}",
+        created=int(time.time()),
+        model=state.served_name(body.model),
+        system_fingerprint=state.system_fingerprint,
+        prompts=prompts,
+        params=params,
+        priority=body.priority or 0,
+        cache_salt=body.cache_salt or "",
+    )
+
+
+def run(engine: Engine, job: Job) -> AsyncGenerator[PromptOutput, None]:
+    """Outputs of all prompts as they come. Closing it ends the request within a step."""
+    streams = [_one(engine, job, number) for number in range(len(job.prompts))]
+    return merge(streams) if len(streams) > 1 else _numbered(streams[0])
+
+
+async def finals(engine: Engine, job: Job) -> list[RequestOutput]:
+    """The finished output of each prompt, in their order."""
+    done: dict[int, RequestOutput] = {}
+    async with contextlib.aclosing(run(engine, job)) as outputs:
+        async for number, output in outputs:
+            done[number] = output
+    return [done[number] for number in range(len(job.prompts))]
+
+
+class Usage:
+    """Counts tokens over the outputs of a request, streamed or not."""
+
+    def __init__(self) -> None:
+        self._prompts: dict[int, tuple[int, int]] = {}
+        self._num_completion = 0
+
+    def add(self, number: int, output: RequestOutput) -> None:
+        self._prompts[number] = (len(output.prompt_token_ids), output.num_cached_tokens)
+        self._num_completion += sum(len(sample.token_ids) for sample in output.outputs)
+
+    def drop_completion(self) -> None:
+        """For a request that wanted no tokens (max_tokens 0) and had to generate one."""
+        self._num_completion = 0
+
+    def as_dict(self) -> dict[str, Any]:
+        """`cached_tokens` is always there: 0 says that nothing was reused."""
+        num_prompt = sum(tokens for tokens, _ in self._prompts.values())
+        return {
+            "prompt_tokens": num_prompt,
+            "completion_tokens": self._num_completion,
+            "total_tokens": num_prompt + self._num_completion,
+            "prompt_tokens_details": {"cached_tokens": sum(cached for _, cached in self._prompts.values())},
+        }
+
+
+async def _one(engine: Engine, job: Job, number: int) -> AsyncGenerator[RequestOutput, None]:
+    request_id = job.request_id if len(job.prompts) == 1 else f"{job.request_id}-{number}"
+    prompt = {"prompt": job.prompts[number].text, "prompt_token_ids": job.prompts[number].ids}
+    outputs = cast(
+        "AsyncGenerator[RequestOutput, None]",
+        engine.generate(prompt, job.params, request_id, priority=job.priority, cache_salt=job.cache_salt),
+    )
+    async with contextlib.aclosing(outputs):
+        async for output in outputs:
+            if output.error is not None:
+                raise output.error
+            if any(sample.finish_reason in ("abort", "error") for sample in output.outputs):
+                raise RequestFailed("the request was ended by the server", "send it again")
+            yield output
+
+
+async def _numbered(stream: AsyncGenerator[RequestOutput, None]) -> AsyncGenerator[PromptOutput, None]:
+    async with contextlib.aclosing(stream):
+        async for output in stream:
+            yield 0, output

@@ -1,0 +1,88 @@
+"""What stands before every route: no request without an answer, the key, and the wait for the model."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from milepost.server.errors import ApiResponse, describe, error_response, log_failure, route_path
+from milepost.server.state import ServerState
+
+OPEN_PATHS = frozenset({"/health"})
+"""Answered without a key, and while the model loads."""
+
+RETRY_SECONDS = 5
+
+
+class ErrorBoundary:
+    """Turns what nobody foresaw into a 500, and a request cut off by the server's end into a 503."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return await self.app(scope, receive, send)
+        started = False
+
+        async def watched_send(message: Message) -> None:
+            nonlocal started
+            started = True
+            await send(message)
+
+        answer: ApiResponse
+        try:
+            return await self.app(scope, receive, watched_send)
+        except asyncio.CancelledError:  # only the stopping server cancels a request: this is the task's last act
+            answer = error_response(503, "the server is shutting down", headers={"Retry-After": str(RETRY_SECONDS)})
+        except Exception as error:
+            log_failure(error, f"{scope['method']} {route_path(scope)}")
+            status, body = describe(error)
+            answer = ApiResponse(body, status)
+        if not started:
+            await answer(scope, receive, send)
+
+
+class ApiKey:
+    """Asks every route but /health for `Authorization: Bearer <key>`."""
+
+    def __init__(self, app: ASGIApp, keys: tuple[str, ...]) -> None:
+        self.app = app
+        self._digests = [hashlib.sha256(key.encode()).digest() for key in keys]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["path"] in OPEN_PATHS or self._opens(dict(scope["headers"])):
+            return await self.app(scope, receive, send)
+        answer = error_response(
+            401,
+            "this server asks for an API key (hint: send the header `Authorization: Bearer <key>`)",
+            code="invalid_api_key",
+            headers={"WWW-Authenticate": "Bearer"},
+        )
+        await answer(scope, receive, send)
+
+    def _opens(self, headers: dict[bytes, bytes]) -> bool:
+        """Digests are compared, all of them, so that the time tells neither a key's length nor its beginning."""
+        scheme, _, key = headers.get(b"authorization", b"").partition(b" ")
+        digest = hashlib.sha256(key.strip()).digest()
+        matches = [hmac.compare_digest(digest, known) for known in self._digests]
+        return scheme.lower() == b"bearer" and any(matches)
+
+
+class LoadingGate:
+    """Answers 503 for every route but /health until the engine is there."""
+
+    def __init__(self, app: ASGIApp, state: ServerState) -> None:
+        self.app = app
+        self._state = state
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        loading = self._state.engine_or_none is None
+        if scope["type"] != "http" or scope["path"] in OPEN_PATHS or not loading:
+            return await self.app(scope, receive, send)
+        headers = {"Retry-After": str(RETRY_SECONDS)}
+        answer = error_response(503, "the model is still loading", code="model_loading", headers=headers)
+        await answer(scope, receive, send)

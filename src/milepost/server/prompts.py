@@ -1,0 +1,167 @@
+"""From what a client sends as a prompt to token ids: chat templates, text, ids."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+from milepost.errors import MilepostError, RequestError
+from milepost.server.schemas import Message
+from milepost.server.state import ChatTemplate, Engine, Tokenizer
+
+T = TypeVar("T")
+
+ROLES = ("system", "developer", "user", "assistant", "tool", "function")
+
+MAX_PROMPTS = 2048
+
+INLINE_CHARS = 2048
+"""Shorter text is tokenised on the spot, longer in a thread: the server goes on serving meanwhile."""
+
+RESERVED_KWARGS = frozenset({"self", "messages", "conversation", "chat_template", "tokenize"})
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """Text (None when only ids were sent) and its token ids."""
+
+    text: str | None
+    ids: list[int]
+
+
+class TemplateFields(Protocol):
+    """What requests with messages can say about how the template is to be used."""
+
+    tools: list[dict[str, Any]] | None
+    add_generation_prompt: bool | None
+    continue_final_message: bool | None
+    add_special_tokens: bool | None
+    chat_template_kwargs: dict[str, Any] | None
+
+
+async def read_conversation(engine: Engine, conversation: Sequence[Message], asked: TemplateFields) -> Prompt:
+    """Messages through the model's chat template. Raises `RequestError`."""
+    template, tokenizer = engine.chat_template, engine.tokenizer
+    if template is None or tokenizer is None:
+        raise RequestError("this model has no chat template", "use /v1/completions, or start with --chat-template FILE")
+    messages = [_message(i, message) for i, message in enumerate(conversation)]
+    if not messages:
+        raise RequestError("messages is empty", "send at least one message", param="messages")
+    kwargs = _template_kwargs(asked)
+    size = sum(len(str(message)) for message in messages)
+
+    def read() -> Prompt:
+        text = _render(template, messages, asked.tools or None, kwargs)
+        return Prompt(text, tokenizer.encode(text, add_special_tokens=bool(asked.add_special_tokens)))
+
+    return await _aside(size, read)
+
+
+async def read_prompts(engine: Engine, prompt: Any, *, add_special_tokens: bool) -> list[Prompt]:
+    """Of /v1/completions: text, token ids, a list of texts, or a list of lists of ids. Raises `RequestError`."""
+    if isinstance(prompt, str):
+        return [await read_text(engine, prompt, add_special_tokens=add_special_tokens)]
+    if not isinstance(prompt, list) or not prompt:
+        raise _bad_prompt()
+    if _is_id(prompt[0]):
+        return [_ids(prompt)]
+    if len(prompt) > MAX_PROMPTS:
+        raise RequestError(f"at most {MAX_PROMPTS} prompts in one request, got {len(prompt)}", param="prompt")
+    if all(isinstance(part, list) for part in prompt):
+        return [_ids(part) for part in prompt]
+    if not all(isinstance(part, str) for part in prompt):
+        raise _bad_prompt()
+    return [await read_text(engine, part, add_special_tokens=add_special_tokens) for part in prompt]
+
+
+async def read_text(engine: Engine, text: str, *, add_special_tokens: bool) -> Prompt:
+    """Raises `RequestError` when the model has no tokenizer."""
+    tokenizer = needs_tokenizer(engine, "prompt")
+    return Prompt(text, await _aside(len(text), lambda: tokenizer.encode(text, add_special_tokens=add_special_tokens)))
+
+
+def needs_tokenizer(engine: Engine, param: str) -> Tokenizer:
+    if engine.tokenizer is None:
+        raise RequestError("this model has no tokenizer", "send token ids to /v1/completions", param=param)
+    return engine.tokenizer
+
+
+async def _aside(size: int, work: Callable[[], T]) -> T:
+    return work() if size < INLINE_CHARS else await asyncio.to_thread(work)
+
+
+def _message(place: int, message: Message) -> dict[str, Any]:
+    if message.role not in ROLES:
+        raise _bad_message(place, f"role must be one of {', '.join(ROLES)}")
+    fields = message.model_dump()
+    fields["content"] = _text_of(place, message)
+    return fields
+
+
+def _text_of(place: int, message: Message) -> str:
+    """Text as it is; a list of text parts joined by line breaks, as vLLM does; nothing at all of an assistant as ""."""
+    content = message.content
+    if isinstance(content, str):
+        return content
+    if content is None and message.role == "assistant":
+        return ""
+    if not isinstance(content, list):
+        raise _bad_message(place, "content must be text or a list of text parts")
+    texts = [part.get("text") if isinstance(part, dict) and part.get("type") == "text" else part for part in content]
+    if not all(isinstance(text, str) for text in texts):
+        raise _bad_message(place, 'content parts must be text, {"type": "text", "text": "..."}: this model reads no other')
+    return "\n".join(texts)
+
+
+def _template_kwargs(asked: TemplateFields) -> dict[str, Any]:
+    if asked.add_generation_prompt and asked.continue_final_message:
+        raise RequestError(
+            "add_generation_prompt and continue_final_message cannot both be true",
+            "leave one out",
+            param="continue_final_message",
+        )
+    given = asked.chat_template_kwargs or {}
+    reserved = RESERVED_KWARGS.intersection(given)
+    if reserved:
+        raise RequestError(f"chat_template_kwargs cannot hold {min(reserved)}", param="chat_template_kwargs")
+    continues = bool(asked.continue_final_message)
+    generates = not continues if asked.add_generation_prompt is None else asked.add_generation_prompt
+    return {"add_generation_prompt": generates, "continue_final_message": continues} | given
+
+
+def _render(
+    template: ChatTemplate, messages: list[dict[str, Any]], tools: Any, kwargs: Mapping[str, Any]
+) -> str:
+    """A template is a program, and a message may be what its author did not think of: that is the request's error."""
+    try:
+        return template.render(messages, **({"tools": tools} | dict(kwargs)))
+    except MilepostError:
+        raise
+    except Exception as error:
+        raise RequestError(
+            f"the model's chat template cannot put these messages into text ({type(error).__name__})",
+            "check roles, their order, and content",
+            param="messages",
+        ) from error
+
+
+def _ids(ids: list[Any]) -> Prompt:
+    if not all(_is_id(token) for token in ids):
+        raise _bad_prompt()
+    return Prompt(None, ids)
+
+
+def _is_id(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _bad_prompt() -> RequestError:
+    return RequestError(
+        "prompt must be text, a list of texts, a list of token ids, or a list of lists of token ids", param="prompt"
+    )
+
+
+def _bad_message(place: int, message: str) -> RequestError:
+    return RequestError(f"messages.{place}.{message}", param="messages")

@@ -1,0 +1,122 @@
+"""Fields that several routes share. Unknown fields are ignored, as vLLM does; null means "not given"."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+Whole = Annotated[int, Field(ge=-(2**63), lt=2**64)]
+"""Any number that fits into 64 bits, signed or not."""
+
+
+def _as_list(value: Any) -> Any:
+    return [value] if isinstance(value, str) else value
+
+
+class Schema(BaseModel):
+    model_config = ConfigDict(extra="ignore", protected_namespaces=())
+
+
+class StreamOptions(Schema):
+    include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None
+
+
+class Generation(Schema):
+    """What /v1/chat/completions and /v1/completions have in common: OpenAI's fields, then vLLM's.
+
+    The ranges of sampling fields are those of `SamplingParams`, which checks them.
+    """
+
+    model: str | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    n: Whole | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    seed: Whole | None = None
+    stop: Annotated[list[str] | None, BeforeValidator(_as_list)] = None
+    logit_bias: dict[str, float] | None = None
+
+    top_k: Whole | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+    stop_token_ids: list[Whole] | None = None
+    ignore_eos: bool | None = None
+    min_tokens: Whole | None = None
+    skip_special_tokens: bool | None = None
+    include_stop_str_in_output: bool | None = None
+    prompt_logprobs: Whole | None = None
+    priority: Whole | None = None
+    cache_salt: str | None = None
+    echo: bool | None = None
+
+    response_format: dict[str, Any] | None = None
+    structured_outputs: Any = None
+    guided_json: Any = None
+    guided_regex: Any = None
+    guided_choice: Any = None
+    guided_grammar: Any = None
+    allowed_token_ids: Any = None
+    bad_words: Any = None
+    use_beam_search: Any = None
+
+
+class Message(Schema):
+    """One message. Fields beyond these two go to the chat template as they are."""
+
+    model_config = ConfigDict(extra="allow", protected_namespaces=())
+
+    role: str
+    content: Any = None
+
+
+class ChatRequest(Generation):
+    """POST /v1/chat/completions. `max_completion_tokens` is the newer name of `max_tokens`, and wins."""
+
+    messages: list[Message]
+    max_tokens: Whole | None = None
+    max_completion_tokens: Whole | None = None
+    logprobs: bool | None = None
+    top_logprobs: Whole | None = None
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    function_call: str | dict[str, Any] | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    add_special_tokens: bool | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+
+
+class CompletionRequest(Generation):
+    """POST /v1/completions. `prompt`: text, token ids, or a list of either. `best_of` is ignored."""
+
+    prompt: Any = None
+    max_tokens: Whole | None = 16
+    logprobs: Whole | None = None
+    suffix: str | None = None
+    add_special_tokens: bool | None = None
+
+
+class TokenizeRequest(Schema):
+    """POST /tokenize, with `prompt` or with `messages`."""
+
+    model: str | None = None
+    prompt: str | None = None
+    messages: list[Message] | None = None
+    tools: list[dict[str, Any]] | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    add_special_tokens: bool | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    return_token_strs: bool | None = None
+
+
+class DetokenizeRequest(Schema):
+    """POST /detokenize."""
+
+    model: str | None = None
+    tokens: list[Whole]

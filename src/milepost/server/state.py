@@ -1,0 +1,137 @@
+"""What the server knows: its settings, the engine once it is loaded, and what it asks of an engine."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from fastapi import Request
+
+from milepost import __version__
+from milepost.errors import RequestError
+from milepost.outputs import RequestOutput
+from milepost.sampling_params import SamplingParams
+
+
+class Tokenizer(Protocol):
+    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]: ...
+    def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str: ...
+    def token_text(self, token_id: int) -> str: ...
+
+
+class ChatTemplate(Protocol):
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        **kwargs: Any,
+    ) -> str: ...
+
+
+class Engine(Protocol):
+    """The part of `milepost.engine.async_llm.AsyncLLM` that the server uses."""
+
+    @property
+    def model_name(self) -> str: ...
+    @property
+    def max_model_len(self) -> int: ...
+    @property
+    def vocab_size(self) -> int: ...
+    @property
+    def tokenizer(self) -> Tokenizer | None: ...
+    @property
+    def chat_template(self) -> ChatTemplate | None: ...
+    @property
+    def default_sampling(self) -> Mapping[str, float]: ...
+    @property
+    def errored(self) -> Exception | None: ...
+    @property
+    def stalled(self) -> bool: ...
+    def generate(
+        self,
+        prompt: Mapping[str, Any],
+        sampling_params: SamplingParams,
+        request_id: str,
+        *,
+        priority: int = 0,
+        cache_salt: str = "",
+    ) -> AsyncIterator[RequestOutput]: ...
+    def metrics_text(self) -> bytes: ...
+    def shutdown(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class ServerSettings:
+    """How the server presents itself.
+
+    served_model_names  what clients may call the model; the first is what /v1/models lists first. Empty: its own name
+    api_keys            any of them opens every route; empty: no key is asked for
+    allowed_origins     of pages in a browser (CORS); "*": all
+    max_body_bytes      a longer request body is refused with 413
+    """
+
+    served_model_names: tuple[str, ...] = ()
+    api_keys: tuple[str, ...] = ()
+    allowed_origins: tuple[str, ...] = ()
+    max_body_bytes: int = 32 * 1024 * 1024
+
+
+class ServerState:
+    """Lives as long as the server. Loading happens in another thread, which only calls `loading` and `ready`."""
+
+    def __init__(self, settings: ServerSettings) -> None:
+        self.settings = settings
+        self.created = int(time.time())
+        self.loaded_bytes = (0, 0)
+        self.engine_or_none: Engine | None = None
+
+    def loading(self, done_bytes: int, total_bytes: int) -> None:
+        """How far loading has come, for /health."""
+        self.loaded_bytes = (done_bytes, total_bytes)
+
+    def ready(self, engine: Engine) -> None:
+        """From now on requests are served."""
+        self.engine_or_none = engine
+
+    @property
+    def engine(self) -> Engine:
+        """Routes run only once the engine is there: `LoadingGate` answers until then."""
+        if self.engine_or_none is None:
+            raise RuntimeError("no engine yet")
+        return self.engine_or_none
+
+    @property
+    def model_names(self) -> tuple[str, ...]:
+        return self.settings.served_model_names or (self.engine.model_name,)
+
+    @property
+    def system_fingerprint(self) -> str:
+        """Changes with the version, the model and its context length."""
+        told = f"{__version__} {self.engine.model_name} {self.engine.max_model_len} {self.engine.vocab_size}"
+        return "fp_" + hashlib.sha256(told.encode()).hexdigest()[:12]
+
+    def served_name(self, asked: str | None) -> str:
+        """The name to answer under; `RequestError` 404 when a client asks for another model."""
+        if not asked:
+            return self.model_names[0]
+        if asked not in self.model_names:
+            raise RequestError(
+                f"The model `{asked[:200]}` does not exist.",
+                f"this server has: {', '.join(self.model_names)}",
+                status=404,
+                code="model_not_found",
+                param="model",
+            )
+        return asked
+
+
+def server_state(request: Request) -> ServerState:
+    """The state that `create_app` was given."""
+    state: ServerState = request.app.state.server
+    return state

@@ -1,0 +1,165 @@
+"""Server-sent events, and clients that hang up."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, Coroutine, Iterable
+from typing import Any, Protocol, TypeVar
+
+from fastapi import Request
+from pydantic_core import to_json
+from starlette.requests import ClientDisconnect
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from milepost.server.errors import describe, error_object, log_failure
+
+T = TypeVar("T")
+Item = TypeVar("Item", contravariant=True)
+
+DONE = b"data: [DONE]\n\n"
+"""The last event of every stream, once."""
+
+
+class ChunkWriter(Protocol[Item]):
+    """Turns what the engine says into the chunks of one API."""
+
+    def take(self, item: Item) -> Iterable[dict[str, Any]]: ...
+    def end(self) -> Iterable[dict[str, Any]]: ...
+
+
+def event(content: dict[str, Any]) -> bytes:
+    """One event. JSON holds no line break, so the event holds none."""
+    return b"data: " + to_json(content, inf_nan_mode="null") + b"\n\n"
+
+
+async def until_hangup(request: Request, work: Coroutine[Any, Any, T]) -> T:
+    """Awaits `work`, and cancels it when the client hangs up (`ClientDisconnect`). The body must have been read."""
+    working = asyncio.ensure_future(work)
+    leaving = asyncio.ensure_future(_hangup(request.receive))
+    try:
+        await asyncio.wait((working, leaving), return_when=asyncio.FIRST_COMPLETED)
+        if working.done():
+            return working.result()
+        raise ClientDisconnect
+    finally:
+        await _cancel(leaving)
+        await _cancel(working)
+
+
+async def stream_response(
+    request: Request, items: AsyncGenerator[T, None], writer: ChunkWriter[T]
+) -> EventStream:
+    """A stream of `items` as `writer` puts them. The first is awaited here: a refusal is still a plain 4xx."""
+    try:
+        first = await until_hangup(request, _first(items))
+    except BaseException:
+        await items.aclose()
+        raise
+    return EventStream(_events(first, items, writer, request.url.path))
+
+
+class EventStream(Response):
+    """Sends events until they end or the client hangs up; then `events` is closed, and with it what feeds it."""
+
+    media_type = "text/event-stream"
+
+    def __init__(self, events: AsyncGenerator[bytes, None]) -> None:
+        super().__init__(headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
+        del self.headers["content-length"]
+        self._events = events
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+        sending = asyncio.ensure_future(self._send_events(send))
+        leaving = asyncio.ensure_future(_hangup(receive))
+        try:
+            await asyncio.wait((sending, leaving), return_when=asyncio.FIRST_COMPLETED)
+            if sending.done():
+                sending.result()
+        except asyncio.CancelledError:
+            await _cancel(sending)
+            last = event(error_object(503, "the server is shutting down")) + DONE
+            await send({"type": "http.response.body", "body": last, "more_body": False})
+            raise
+        finally:
+            await _cancel(leaving)
+            await _cancel(sending)
+            await self._events.aclose()
+
+    async def _send_events(self, send: Send) -> None:
+        async for part in self._events:
+            await send({"type": "http.response.body", "body": part, "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+async def merge(streams: list[AsyncGenerator[T, None]]) -> AsyncGenerator[tuple[int, T], None]:
+    """Items of all streams as they come, each with its stream's number. One that raises ends all.
+
+    A reader that stops reading stops the streams: at most one item waits.
+    """
+    queue: asyncio.Queue[tuple[int, T] | Exception | None] = asyncio.Queue(maxsize=1)
+
+    async def pump(number: int, stream: AsyncGenerator[T, None]) -> None:
+        try:
+            async with contextlib.aclosing(stream):
+                async for item in stream:
+                    await queue.put((number, item))
+            await queue.put(None)
+        except Exception as error:
+            await queue.put(error)
+
+    pumps = [asyncio.ensure_future(pump(number, stream)) for number, stream in enumerate(streams)]
+    running = len(pumps)
+    try:
+        while running:
+            item = await queue.get()
+            if isinstance(item, Exception):
+                raise item
+            if item is None:
+                running -= 1
+            else:
+                yield item
+    finally:
+        for task in pumps:
+            task.cancel()
+        await asyncio.gather(*pumps, return_exceptions=True)
+
+
+async def _events(
+    first: T, rest: AsyncGenerator[T, None], writer: ChunkWriter[T], what: str
+) -> AsyncGenerator[bytes, None]:
+    """An error on the way becomes one error event, and then the end."""
+    async with contextlib.aclosing(rest):
+        try:
+            item: T | None = first
+            while item is not None:
+                for chunk in writer.take(item):
+                    yield event(chunk)
+                item = await anext(rest, None)
+            for chunk in writer.end():
+                yield event(chunk)
+        except Exception as error:
+            status, body = describe(error)
+            if status >= 500:
+                log_failure(error, what)
+            yield event(body)
+    yield DONE
+
+
+async def _first(items: AsyncGenerator[T, None]) -> T:
+    return await anext(items)
+
+
+async def _hangup(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _cancel(task: asyncio.Future[Any]) -> None:
+    """Ends a task and waits until it has cleaned up. What it raised meanwhile is of no interest."""
+    task.cancel()
+    await asyncio.wait((task,))
+    if not task.cancelled():
+        task.exception()
