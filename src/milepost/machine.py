@@ -49,10 +49,7 @@ def describe_machine(root: Path = ROOT) -> Machine:
 
 def usable_cpus(root: Path = ROOT) -> int:
     """Processors in this process's affinity, or fewer where a cgroup's quota allows less (rounded up, at least 1)."""
-    if hasattr(os, "sched_getaffinity"):
-        allowed = len(os.sched_getaffinity(0))
-    else:
-        allowed = os.cpu_count() or 1
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, min([allowed, *(math.ceil(quota) for quota in _cpu_quotas(root))]))
 
 

@@ -3,13 +3,10 @@
 import itertools
 
 import pytest
-import torch
 import transformers
+from parity import check_parity, check_pieces, tiny_model, twin
 
-from milepost.engine.plain import generate, logits_of
-from milepost.models import llama
-from milepost.models.base import Model
-from milepost.ops import Target, bind
+from milepost.engine.plain import generate
 
 SHAPE = {
     "hidden_size": 64,
@@ -43,35 +40,17 @@ CASES = {
 }
 
 
-def ours_and_theirs(config: transformers.PretrainedConfig) -> tuple[Model, torch.nn.Module]:
-    torch.manual_seed(0)
-    theirs = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation="eager")
-    for name, parameter in theirs.named_parameters():
-        if name.endswith(("norm.weight", "bias")):
-            torch.nn.init.normal_(parameter, mean=1.0 if "norm" in name else 0.0, std=0.3)
-    ops, _ = bind(Target(torch.device("cpu"), torch.float32))
-    ours = llama.build(config.to_dict(), ops)
-    ours.load_state_dict(theirs.state_dict())
-    return ours, theirs.eval()
-
-
 @pytest.mark.parametrize("name", CASES)
 def test_parity_with_transformers(name: str) -> None:
-    ours, theirs = ours_and_theirs(CASES[name])
-    prompt = torch.randint(0, SHAPE["vocab_size"], (200,), generator=torch.Generator().manual_seed(1))
-    with torch.inference_mode():
-        expected = theirs(prompt[None]).logits[0]
-    relative = (logits_of(ours, prompt.tolist()) - expected).norm() / expected.norm()
-    assert relative < 1e-4
+    check_parity(CASES[name])
 
-    answer = theirs.generate(
-        prompt[None], attention_mask=torch.ones(1, 200), max_new_tokens=64, do_sample=False, eos_token_id=None
-    )
-    assert list(generate(ours, prompt.tolist(), 64)) == answer[0, 200:].tolist()
+
+def test_pieces_packed_and_resumed() -> None:
+    check_pieces(CASES["llama3 rope"])
 
 
 def test_the_loop_ends_with_the_end_token() -> None:
-    ours, _ = ours_and_theirs(CASES["plain"])
+    ours = twin(tiny_model(CASES["plain"]))
     tokens = list(generate(ours, [1, 2, 3], 8))
     stop = tokens[3]
     until = [*itertools.takewhile(lambda token: token != stop, tokens), stop]

@@ -66,12 +66,17 @@ def test_rotate_half_leaves_the_rest_of_a_head_alone() -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("num_rows", [2, 3, 7, 33, 100])
 def test_ops_that_claim_independent_rows_have_them(num_rows: int, dtype: torch.dtype) -> None:
-    assert {"rms_norm", "rotate_half", "store_kv"} == reference.ROW_INDEPENDENT  # store_kv copies: nothing to compare
+    # store_kv copies, and causal_conv is compared in a file of its own
+    compared = {"offset_rms_norm", "rms_norm", "rotate_half", "soft_cap"}
+    assert compared | {"causal_conv", "store_kv"} == reference.ROW_INDEPENDENT
     generator = torch.Generator().manual_seed(num_rows)
     for size in (8, 17, 100, 576, 4097):
         x, weight = (torch.randn(shape, generator=generator).to(dtype) for shape in ((num_rows, size), (size,)))
-        alone = torch.cat([reference.rms_norm(row[None].clone(), weight, 1e-5) for row in x])
-        assert torch.equal(alone, reference.rms_norm(x, weight, 1e-5))
+        for norm in (reference.rms_norm, reference.offset_rms_norm):
+            alone = torch.cat([norm(row[None].clone(), weight, 1e-5) for row in x])
+            assert torch.equal(alone, norm(x, weight, 1e-5))
+        alone = torch.cat([reference.soft_cap(row[None].clone(), 2.0) for row in x])
+        assert torch.equal(alone, reference.soft_cap(x, 2.0))
     x, angles = torch.randn(num_rows, 3, 80, generator=generator).to(dtype), torch.rand(num_rows, 40)
     alone = torch.cat(
         [

@@ -40,7 +40,7 @@ def doctor(
     from milepost.models.registry import model_file
 
     weight_bytes = source.tensors.num_bytes(chosen)
-    free = machine.available_memory_bytes - weight_bytes
+    free = machine.available_bytes - weight_bytes
     if free < 0:
         console.print(f"[bold]fits[/]     no: {model} takes {size(weight_bytes)} as {chosen}")
         raise typer.Exit(2)
@@ -56,8 +56,8 @@ def _say_machine(console: Console, machine: Machine) -> None:
 
     from milepost.engine.memory import size
 
-    memory = f"{size(machine.total_memory_bytes)} of memory, {size(machine.available_memory_bytes)} free"
-    console.print(f"[bold]machine[/]  {machine.cpu_name}, {machine.num_cores} cores, {memory}")
+    memory = f"{size(machine.memory_bytes)} of memory, {size(machine.available_bytes)} free"
+    console.print(f"[bold]machine[/]  {machine.cpu}, {machine.num_cpus} cores, {memory}")
     console.print(f"         instruction sets: {', '.join(machine.instruction_sets) or 'none that Milepost looks for'}")
     console.print(f"[bold]torch[/]    {torch.__version__}, {torch.get_num_threads()} threads")
 
@@ -82,7 +82,7 @@ def _say_kernels(console: Console, table: list[Choice], dtype: str) -> None:
 def _say_room(console: Console, machine: Machine) -> None:
     from milepost.engine.memory import KV_SHARE
 
-    billions = machine.available_memory_bytes * (1 - KV_SHARE) / 2 / 1e9
+    billions = machine.available_bytes * (1 - KV_SHARE) / 2 / 1e9
     console.print(
         f"[bold]fits[/]     models up to about {billions:.1f} B parameters in bfloat16, with room for a KV cache"
     )

@@ -7,7 +7,6 @@ import os
 import random
 import time
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 import torch
@@ -18,13 +17,13 @@ from milepost.engine.chat import ChatTemplate
 from milepost.engine.engine import Engine
 from milepost.engine.memory import MemoryPlan, plan_memory, size
 from milepost.engine.metrics import Metrics
-from milepost.engine.pools import allocate_kv
+from milepost.engine.pools import allocate_pools
 from milepost.engine.runner import Runner
-from milepost.engine.sampler import sample
+from milepost.engine.sampler import Sampler
 from milepost.engine.scheduler import Scheduler
 from milepost.engine.served_model import ServedModel
 from milepost.engine.tokenizer import Tokenizer
-from milepost.machine import describe_machine
+from milepost.machine import available_memory_bytes, usable_cpus
 from milepost.models.loader.load import LoadedModel, load_model, open_model, resolve_dtype
 from milepost.models.loader.source import ModelSource
 
@@ -53,7 +52,7 @@ def assemble(loaded: LoadedModel, config: EngineConfig, clock: Callable[[], floa
         dtype.itemsize,
         model.max_model_len,
         loaded.weight_bytes,
-        describe_machine().available_memory_bytes,
+        available_memory_bytes(),
         config,
     )
     served = served_model(loaded.source, plan, model.vocab_size, config)
@@ -65,10 +64,9 @@ def assemble(loaded: LoadedModel, config: EngineConfig, clock: Callable[[], floa
         max_num_seqs=config.max_num_seqs,
         policy=config.scheduling_policy,
     )
-    kv = allocate_kv(model.layer_specs(), plan.num_blocks, dtype, torch.device("cpu"))
-    token_text = served.tokenizer.token_text if served.tokenizer else str
-    sampler = partial(sample, eos_token_ids=served.eos_token_ids, token_text=token_text)
-    runner = Runner(model, kv, sampler, token_text)
+    pools = allocate_pools(model.layer_specs(), plan.num_blocks, 1, 1, dtype, torch.device("cpu"))
+    decode = served.tokenizer.token_text if served.tokenizer else None
+    runner = Runner(model, pools, Sampler(served.eos_token_ids, decode), decode)
     return Engine(served, scheduler, runner, Metrics(served.name), clock, random.Random(config.seed))
 
 
@@ -93,7 +91,7 @@ def set_threads(num_threads: int | None) -> None:
     """Torch's and the kernels' one pool: as asked, as OMP_NUM_THREADS says, or one for each core we are given."""
     if num_threads is None and "OMP_NUM_THREADS" in os.environ:
         return
-    torch.set_num_threads(num_threads or describe_machine().num_cores)
+    torch.set_num_threads(num_threads or usable_cpus())
 
 
 def log_start(loaded: LoadedModel, plan: MemoryPlan) -> None:
@@ -104,7 +102,7 @@ def log_start(loaded: LoadedModel, plan: MemoryPlan) -> None:
         size(loaded.weight_bytes),
         torch.get_num_threads(),
     )
-    for choice in loaded.ops_table:
+    for choice in loaded.ops:
         refused = "".join(f" ({backend}: {reason})" for backend, reason in choice.refused)
         logger.debug("op %s: %s%s", choice.op, choice.backend, refused)
     logger.info(plan.line())

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Callable
-from itertools import chain
+from collections.abc import Callable, Iterable
 
 from milepost.engine.inputs import PromptTokens, check_params, max_output_tokens
 from milepost.engine.metrics import Metrics
@@ -55,7 +54,7 @@ class Engine:
 
     def update(self, step: Step, results: list[PieceResult]) -> list[RequestOutput]:
         self.scheduler.advance(step)
-        touched: dict[str, RequestState] = {}
+        touched = self._states(step.finished)
         for result in results:
             state = self.requests.get(result.piece.seq.request_id)
             if state is None:  # a sibling sample's failure ended the request in this very step
@@ -143,10 +142,13 @@ class Engine:
         self._end(state, "error")
 
     def _fail_all(self, step: Step, error: Exception) -> list[RequestOutput]:
-        states = {p.seq.request_id: self.requests[p.seq.request_id] for p in step.pieces}
-        for state in states.values():
+        failed = self._states(piece.seq for piece in step.pieces)
+        for state in failed.values():
             self._fail(state, error)
-        return self._outputs(states)
+        return self._outputs(failed | self._states(step.finished))
+
+    def _states(self, seqs: Iterable[Sequence]) -> dict[str, RequestState]:
+        return {seq.request_id: self.requests[seq.request_id] for seq in seqs}
 
     def _end(self, state: RequestState, reason: str) -> None:
         for sample in state.samples:
@@ -155,7 +157,7 @@ class Engine:
 
     def _outputs(self, states: dict[str, RequestState]) -> list[RequestOutput]:
         outputs = []
-        for state in chain(states.values(), self._ended_by_scheduler(states)):
+        for state in states.values():
             if state.finished:
                 state.metrics.finished_time = self.clock()
                 del self.requests[state.request_id]

@@ -41,9 +41,9 @@ def above_or_first(scores: npt.NDArray[np.floating], cut: np.floating, k: int) -
 
     `cut` must be the k-th largest score.
     """
-    above = np.flatnonzero(scores > cut)
-    equal = np.flatnonzero(scores == cut)[: k - len(above)]
-    return np.sort(np.concatenate([above, equal]))
+    chosen = scores > cut
+    chosen[np.flatnonzero(scores == cut)[: k - np.count_nonzero(chosen)]] = True
+    return np.flatnonzero(chosen)
 
 
 def token_logprobs(

@@ -6,10 +6,10 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 
 import torch
 
-from milepost.engine.pools import allocate_kv
+from milepost.engine.pools import allocate_pools
 from milepost.models.base import Model
 from milepost.ops import ForwardBatch, Rows
-from milepost.specs import BLOCK_SIZE
+from milepost.specs import BLOCK_SIZE, CHUNK
 
 Choose = Callable[[torch.Tensor], int]
 
@@ -24,8 +24,9 @@ def logits_of(model: Model, tokens: Sequence[int]) -> torch.Tensor:
     """Logits fp32 [len(tokens), vocab] of one sequence, read from its first token in one piece, into fresh memory."""
     weight = next(model.parameters())
     num_blocks = -(-len(tokens) // BLOCK_SIZE)
-    kv = allocate_kv(model.layer_specs(), num_blocks, weight.dtype, weight.device)
-    batch = ForwardBatch.pack([Rows(0, len(tokens), range(num_blocks))], kv, device=weight.device)
+    pools = allocate_pools(model.layer_specs(), num_blocks, 1, 1, weight.dtype, weight.device)
+    rows = Rows(0, len(tokens), range(num_blocks), grid_slots=[-1] * (len(tokens) // CHUNK))
+    batch = ForwardBatch.pack([rows], pools.kv, pools.recurrent, weight.device)
     return model.logits(model(torch.tensor(tokens, device=weight.device), batch))
 
 

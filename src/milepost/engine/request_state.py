@@ -31,7 +31,7 @@ class Sample:
         """Adds a token; returns how the sample ends, if it does: the given reason, or a stop string met."""
         if sampled.logprobs is not None:
             self.logprobs.append(sampled.logprobs)
-        self.cumulative_logprob += sampled.logprob
+            self.cumulative_logprob += sampled.logprob or 0.0
         if self.detokenizer is None:
             return finish_reason, stop_reason
         hidden = finish_reason == "stop" and not self.seq.params.include_stop_str_in_output

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
 
-from milepost.engine.sampler import Sampled, prompt_logprobs
+from milepost.engine.logprobs import Decode, prompt_logprobs
+from milepost.engine.pools import Pools
+from milepost.engine.sampler import Sampled, Sampler
 from milepost.engine.scheduler import Piece
 from milepost.models.base import Model
-from milepost.ops import ForwardBatch, KVLayer, Rows
+from milepost.ops import ForwardBatch, Rows
 from milepost.outputs import TokenLogprobs
 from milepost.request import Sequence
 
 LOGPROB_ROWS = 64
 """Prompt rows whose logits exist at once: a vocabulary of 250,000 takes 1 MB a row."""
-
-Sampler = Callable[[torch.Tensor, list[Sequence]], list[Sampled | Exception]]
-"""Logits fp32 [n, vocab] of n sequences to their next tokens, or to what failed for one of them."""
 
 
 @dataclass(frozen=True)
@@ -33,10 +31,8 @@ class PieceResult:
 class Runner:
     """Holds the model and the memory of its states; knows nothing of requests beyond their rows."""
 
-    def __init__(
-        self, model: Model, kv: list[KVLayer | None], sampler: Sampler, token_text: Callable[[int], str]
-    ) -> None:
-        self.model, self.kv, self.sampler, self.token_text = model, kv, sampler, token_text
+    def __init__(self, model: Model, pools: Pools, sampler: Sampler, decode: Decode | None) -> None:
+        self.model, self.pools, self.sampler, self.decode = model, pools, sampler, decode
         self.device = next(model.parameters()).device
 
     @torch.inference_mode()
@@ -58,14 +54,14 @@ class Runner:
     def _forward(self, pieces: tuple[Piece, ...]) -> torch.Tensor:
         tokens = [token for piece in pieces for token in piece.seq.tokens[piece.start : piece.end]]
         rows = [Rows(piece.start, piece.end, piece.seq.block_table) for piece in pieces]
-        batch = ForwardBatch.pack(rows, self.kv, device=self.device)
+        batch = ForwardBatch.pack(rows, self.pools.kv, self.pools.recurrent, self.device)
         hidden: torch.Tensor = self.model(torch.tensor(tokens, dtype=torch.int64, device=self.device), batch)
         return hidden
 
     def _draw(self, hidden: torch.Tensor, rows: list[int], seqs: list[Sequence]) -> list[Sampled | Exception]:
         if not seqs:
             return []
-        return self.sampler(self.model.logits(hidden[rows]), seqs)
+        return self.sampler.sample(self.model.logits(hidden[rows]), seqs)
 
     def _prompt_logprobs(self, piece: Piece, hidden: torch.Tensor) -> dict[int, TokenLogprobs]:
         """Of the prompt tokens that follow the piece's rows; `hidden` ends with the piece's last row."""
@@ -78,6 +74,6 @@ class Runner:
         for start in range(piece.start, last, LOGPROB_ROWS):
             end = min(start + LOGPROB_ROWS, last)
             logits = self.model.logits(own[start - piece.start : end - piece.start])
-            rows = prompt_logprobs(logits, seq.tokens[start + 1 : end + 1], count, self.token_text)
+            rows = prompt_logprobs(logits, seq.tokens[start + 1 : end + 1], count, self.decode)
             found.update(zip(range(start + 1, end + 1), rows, strict=True))
         return found

@@ -28,7 +28,7 @@ Scores = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
-    """A drawn token. Its log probability, and the dictionary of `SamplingParams.logprobs`, where they were asked for."""
+    """A drawn token; where `SamplingParams.logprobs` asks for them, its log probability and those of others."""
 
     token_id: int
     logprob: float | None = None
@@ -38,13 +38,13 @@ class Sampled:
 class Sampler:
     """Draws the next token of each sequence.
 
-    `end_token_ids` are the model's; they cannot be drawn before `min_tokens`. `decode` gives a token's text for
-    log probabilities (None: they carry no text). Between calls it keeps only the token counts of sequences with
-    penalties that were in the last call; they are a cache, and can be lost without changing a result.
+    `eos_token_ids` are the model's end tokens; they cannot be drawn before `min_tokens`. `decode` gives a token's text
+    for log probabilities (None: they carry no text). Between calls it keeps only the token counts of sequences
+    with penalties that were in the last call; they are a cache, and can be lost without changing a result.
     """
 
-    def __init__(self, end_token_ids: Collection[int] = (), decode: Decode | None = None) -> None:
-        self._end_token_ids = tuple(end_token_ids)
+    def __init__(self, eos_token_ids: Collection[int] = (), decode: Decode | None = None) -> None:
+        self._eos_token_ids = tuple(eos_token_ids)
         self._decode = decode
         self._counts: dict[request.Sequence, penalties.TokenCounts] = {}
 
@@ -86,7 +86,7 @@ class Sampler:
             check_vocabulary(params, len(scores))
             scores[list(params.logit_bias)] += np.array(list(params.logit_bias.values()), dtype=np.float32)
         if too_short:
-            ends = (*self._end_token_ids, *(params.stop_token_ids or ()))
+            ends = (*self._eos_token_ids, *(params.stop_token_ids or ()))
             scores[[token for token in ends if token < len(scores)]] = -np.inf
         if seq in self._counts:
             self._counts[seq].update(seq.tokens)
@@ -149,7 +149,9 @@ def nucleus(weights: npt.NDArray[np.float64], top_p: float) -> npt.NDArray[np.in
     total = weights.sum()
     target = top_p * total
     for floor in ((1 - top_p) * total / len(weights), 0.0):
-        ordered = np.sort(weights[weights >= floor])[::-1]
+        ascending = weights[weights >= floor]
+        ascending.sort()
+        ordered = ascending[::-1]
         num_kept = int(np.searchsorted(np.cumsum(ordered), target)) + 1
         if num_kept <= len(ordered):
             break

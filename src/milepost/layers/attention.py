@@ -16,7 +16,11 @@ Angles = tuple[torch.Tensor, torch.Tensor]
 
 @dataclass(frozen=True)
 class AttentionShape:
-    """Sizes of one attention layer. `window`: tokens that a row can see, None for all."""
+    """Sizes of one attention layer.
+
+    `window`: tokens that a row can see, None for all. `scale`: of the scores, None for 1 / sqrt(head_dim). `soft_cap`:
+    the bound that scores are bent to, None for no bound.
+    """
 
     hidden_size: int
     num_heads: int
@@ -25,20 +29,33 @@ class AttentionShape:
     bias: bool = False
     output_bias: bool = False
     window: int | None = None
+    scale: float | None = None
+    soft_cap: float | None = None
 
 
 class Attention(nn.Module):
-    """Queries of new rows against all stored keys and values of their own sequences; grouped heads, rotary places."""
+    """Queries of new rows against all stored keys and values of their own sequences; grouped heads, rotary places.
 
-    def __init__(self, shape: AttentionShape, layer: int, ops: Ops) -> None:
+    `q_norm` and `k_norm`, if given, norm each head before it is rotated.
+    """
+
+    def __init__(
+        self,
+        shape: AttentionShape,
+        layer: int,
+        ops: Ops,
+        q_norm: nn.Module | None = None,
+        k_norm: nn.Module | None = None,
+    ) -> None:
         super().__init__()
         self.shape, self.layer, self.ops = shape, layer, ops
-        self.scale = shape.head_dim**-0.5
+        self.scale = shape.head_dim**-0.5 if shape.scale is None else shape.scale
         inner, kv_inner = shape.num_heads * shape.head_dim, shape.num_kv_heads * shape.head_dim
         self.q_proj = Linear(shape.hidden_size, inner, ops, shape.bias)
         self.k_proj = Linear(shape.hidden_size, kv_inner, ops, shape.bias)
         self.v_proj = Linear(shape.hidden_size, kv_inner, ops, shape.bias)
         self.o_proj = Linear(inner, shape.hidden_size, ops, shape.output_bias)
+        self.q_norm, self.k_norm = q_norm, k_norm
 
     def state_spec(self) -> tuple[LayerSpec, ...]:
         return (PagedKV(self.shape.num_kv_heads, self.shape.head_dim, self.shape.window),)
@@ -48,8 +65,11 @@ class Attention(nn.Module):
         rows, head_dim = x.shape[0], self.shape.head_dim
         kv = batch.kv[self.layer]
         assert kv is not None, f"layer {self.layer} was given no KV"
-        q = self.ops.rotate_half(self.q_proj(x).view(rows, -1, head_dim), *angles)
-        k = self.ops.rotate_half(self.k_proj(x).view(rows, -1, head_dim), *angles)
-        self.ops.store_kv(k, self.v_proj(x).view(rows, -1, head_dim), kv, batch.slot_mapping)
-        out = self.ops.paged_attention(q, kv, batch, scale=self.scale, window=self.shape.window)
+        q, k, v = (project(x).view(rows, -1, head_dim) for project in (self.q_proj, self.k_proj, self.v_proj))
+        q = q if self.q_norm is None else self.q_norm(q)
+        k = k if self.k_norm is None else self.k_norm(k)
+        q, k = self.ops.rotate_half(q, *angles), self.ops.rotate_half(k, *angles)
+        self.ops.store_kv(k, v, kv, batch.slot_mapping)
+        shape = self.shape
+        out = self.ops.paged_attention(q, kv, batch, scale=self.scale, window=shape.window, soft_cap=shape.soft_cap)
         return self.o_proj(out.reshape(rows, -1))

@@ -19,3 +19,16 @@ class RMSNorm(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.ops.rms_norm(x, self.weight, self.eps)
+
+
+class OffsetRMSNorm(nn.Module):
+    """`weight` [size], stored as its distance from 1; over the last dimension."""
+
+    def __init__(self, size: int, eps: float, ops: Ops) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(size), requires_grad=False)
+        self.eps = eps
+        self.ops = ops
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.ops.offset_rms_norm(x, self.weight, self.eps)

@@ -9,13 +9,20 @@ from milepost.errors import ModelError
 from milepost.models.base import ModelFile
 
 MODEL_TYPES = {
+    "gemma3": "gemma3",
+    "gemma3_text": "gemma3",
     "llama": "llama",
     "mistral": "llama",
+    "qwen2": "qwen2",
+    "qwen3": "qwen3",
 }
 """`model_type` of config.json -> module in `milepost.models`."""
 
 GGUF_ARCHITECTURES = {
+    "gemma3": "gemma3",
     "llama": "llama",
+    "qwen2": "qwen2",
+    "qwen3": "qwen3",
 }
 """`general.architecture` of a GGUF file -> module in `milepost.models`."""
 

@@ -26,10 +26,17 @@ class Ops:
 
     linear: Callable[..., torch.Tensor]
     rms_norm: Callable[..., torch.Tensor]
+    offset_rms_norm: Callable[..., torch.Tensor]
     rotate_half: Callable[..., torch.Tensor]
     silu_mul: Callable[..., torch.Tensor]
+    gelu_tanh_mul: Callable[..., torch.Tensor]
+    soft_cap: Callable[..., torch.Tensor]
     store_kv: Callable[..., None]
     paged_attention: Callable[..., torch.Tensor]
+    causal_conv: Callable[..., torch.Tensor]
+    mamba2: Callable[..., torch.Tensor]
+    gated_delta: Callable[..., torch.Tensor]
+    selective_scan: Callable[..., torch.Tensor]
 
 
 class Backend(Protocol):

@@ -66,27 +66,26 @@ def run(engine: Engine, job: Job) -> AsyncGenerator[PromptOutput, None]:
 
 async def finals(engine: Engine, job: Job) -> list[RequestOutput]:
     """The finished output of each prompt, in their order."""
-    done: dict[int, RequestOutput] = {}
     async with contextlib.aclosing(run(engine, job)) as outputs:
-        async for number, output in outputs:
-            done[number] = output
+        done = {number: output async for number, output in outputs}
     return [done[number] for number in range(len(job.prompts))]
 
 
 class Usage:
-    """Counts tokens over the outputs of a request, streamed or not."""
+    """Counts tokens over the outputs of a request, streamed or not.
 
-    def __init__(self) -> None:
+    A request for 0 tokens has the engine generate one: `counts_answer` False leaves it out.
+    """
+
+    def __init__(self, counts_answer: bool = True) -> None:
+        self._counts_answer = counts_answer
         self._prompts: dict[int, tuple[int, int]] = {}
         self._num_completion = 0
 
     def add(self, number: int, output: RequestOutput) -> None:
         self._prompts[number] = (len(output.prompt_token_ids), output.num_cached_tokens)
-        self._num_completion += sum(len(sample.token_ids) for sample in output.outputs)
-
-    def drop_completion(self) -> None:
-        """For a request that wanted no tokens (max_tokens 0) and had to generate one."""
-        self._num_completion = 0
+        if self._counts_answer:
+            self._num_completion += sum(len(sample.token_ids) for sample in output.outputs)
 
     def as_dict(self) -> dict[str, Any]:
         """`cached_tokens` is always there: 0 says that nothing was reused."""

@@ -73,7 +73,9 @@ def prompt_logprobs(places: Sequence[TokenLogprobs | None] | None) -> list[dict[
     """vLLM's extension: for each prompt token, id to log probability, rank and text."""
     if places is None:
         return None
-    return [None if place is None else {str(token): _full(logprob) for token, logprob in place.items()} for place in places]
+    return [
+        None if place is None else {str(token): _full(logprob) for token, logprob in place.items()} for place in places
+    ]
 
 
 def _full(logprob: Logprob) -> dict[str, Any]:

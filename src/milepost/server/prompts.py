@@ -92,27 +92,20 @@ async def _aside(size: int, work: Callable[[], T]) -> T:
     return work() if size < INLINE_CHARS else await asyncio.to_thread(work)
 
 
+def content_text(content: Any) -> str:
+    """The text of content that a template has accepted: text, or parts."""
+    if isinstance(content, list):
+        return "\n".join(part if isinstance(part, str) else part.get("text") or "" for part in content)
+    return content or ""
+
+
 def _message(place: int, message: Message) -> dict[str, Any]:
+    """Content's form is the chat template's to check."""
     if message.role not in ROLES:
         raise _bad_message(place, f"role must be one of {', '.join(ROLES)}")
-    fields = message.model_dump()
-    fields["content"] = _text_of(place, message)
-    return fields
-
-
-def _text_of(place: int, message: Message) -> str:
-    """Text as it is; a list of text parts joined by line breaks, as vLLM does; nothing at all of an assistant as ""."""
-    content = message.content
-    if isinstance(content, str):
-        return content
-    if content is None and message.role == "assistant":
-        return ""
-    if not isinstance(content, list):
+    if message.content is None and message.role != "assistant":
         raise _bad_message(place, "content must be text or a list of text parts")
-    texts = [part.get("text") if isinstance(part, dict) and part.get("type") == "text" else part for part in content]
-    if not all(isinstance(text, str) for text in texts):
-        raise _bad_message(place, 'content parts must be text, {"type": "text", "text": "..."}: this model reads no other')
-    return "\n".join(texts)
+    return {"role": message.role, "content": message.content, **(message.model_extra or {})}
 
 
 def _template_kwargs(asked: TemplateFields) -> dict[str, Any]:
@@ -131,9 +124,7 @@ def _template_kwargs(asked: TemplateFields) -> dict[str, Any]:
     return {"add_generation_prompt": generates, "continue_final_message": continues} | given
 
 
-def _render(
-    template: ChatTemplate, messages: list[dict[str, Any]], tools: Any, kwargs: Mapping[str, Any]
-) -> str:
+def _render(template: ChatTemplate, messages: list[dict[str, Any]], tools: Any, kwargs: Mapping[str, Any]) -> str:
     """A template is a program, and a message may be what its author did not think of: that is the request's error."""
     try:
         return template.render(messages, **({"tools": tools} | dict(kwargs)))

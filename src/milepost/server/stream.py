@@ -48,9 +48,7 @@ async def until_hangup(request: Request, work: Coroutine[Any, Any, T]) -> T:
         await _cancel(working)
 
 
-async def stream_response(
-    request: Request, items: AsyncGenerator[T, None], writer: ChunkWriter[T]
-) -> EventStream:
+async def stream_response(request: Request, items: AsyncGenerator[T, None], writer: ChunkWriter[T]) -> EventStream:
     """A stream of `items` as `writer` puts them. The first is awaited here: a refusal is still a plain 4xx."""
     try:
         first = await until_hangup(request, _first(items))
@@ -78,8 +76,8 @@ class EventStream(Response):
             await asyncio.wait((sending, leaving), return_when=asyncio.FIRST_COMPLETED)
             if sending.done():
                 sending.result()
-        except asyncio.CancelledError:
-            await _cancel(sending)
+        except asyncio.CancelledError:  # the server stops, and may cancel a second time at the next pause: none before
+            sending.cancel()
             last = event(error_object(503, "the server is shutting down")) + DONE
             await send({"type": "http.response.body", "body": last, "more_body": False})
             raise

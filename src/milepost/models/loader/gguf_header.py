@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 import mmap
 import struct
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,6 +29,7 @@ MAX_STRING_BYTES = 1 << 26
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 """Value type -> `struct` letter."""
 _STRING, _ARRAY = 8, 9
+_TENSOR_TYPES = {kind.value: kind for kind in GGMLQuantizationType if kind in GGML_QUANT_SIZES}
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,9 +142,9 @@ class _Walk:
             raise self.damaged(f"tensor {name!r} has {num_dims} dimensions")
         shape = tuple(self.scalar("Q") for _ in range(num_dims))[::-1]
         kind, offset = self.scalar("I"), self.scalar("Q")
-        if kind not in set(GGMLQuantizationType) or GGMLQuantizationType(kind) not in GGML_QUANT_SIZES:
+        if kind not in _TENSOR_TYPES:
             raise self.damaged(f"tensor {name!r} has the unknown type {kind}")
-        return name, GGMLQuantizationType(kind), shape, offset
+        return name, _TENSOR_TYPES[kind], shape, offset
 
     def placed(
         self, infos: list[tuple[str, GGMLQuantizationType, tuple[int, ...], int]], alignment: Any
@@ -152,7 +152,10 @@ class _Walk:
         """The tensors with their bytes' place: one after another behind the header, each padded to the alignment."""
         if not isinstance(alignment, int) or alignment <= 0 or alignment & (alignment - 1):
             raise self.damaged(f"an alignment of {alignment!r}")
-        padded: Callable[[int], int] = lambda size: -(-size // alignment) * alignment  # noqa: E731
+
+        def padded(size: int) -> int:
+            return -(-size // alignment) * alignment
+
         start, expected, tensors, seen = padded(self.at), 0, [], set()
         for name, kind, shape, offset in infos:
             block_size, block_bytes = GGML_QUANT_SIZES[kind]
@@ -162,7 +165,9 @@ class _Walk:
             if name in seen or offset != expected:
                 raise self.damaged(f"tensor {name!r} comes twice or lies at the wrong place")
             if start + offset + num_bytes > self.size:
-                raise self.damaged(f"it has {self.size} bytes, and tensor {name!r} ends at {start + offset + num_bytes}")
+                raise self.damaged(
+                    f"it has {self.size} bytes, and tensor {name!r} ends at {start + offset + num_bytes}"
+                )
             seen.add(name)
             expected += padded(num_bytes)
             tensors.append(StoredTensor(name, self.path, kind, shape, start + offset, num_bytes))

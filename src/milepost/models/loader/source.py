@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -37,8 +37,9 @@ class TensorFile(Protocol):
     def num_bytes(self, dtype: torch.dtype) -> int:
         """Bytes that all tensors take once loaded as `dtype`."""
 
-    def read(self, dtype: torch.dtype) -> Iterator[tuple[str, torch.Tensor]]:
-        """Each tensor once, as stored; what is stored in quantised blocks comes dequantised to `dtype`."""
+    def read(self, names: Collection[str], dtype: torch.dtype) -> Iterator[tuple[str, torch.Tensor]]:
+        """Those of `names` that there are, each once and in the order in which they lie on disk, as stored; what is
+        stored in quantised blocks comes dequantised to `dtype`."""
 
 
 @dataclass(frozen=True)

@@ -1,13 +1,33 @@
 """The plain torch reference of every op: clear, correct, always there. Kernels are compared with it."""
 
-from milepost.ops.torch.activation import silu_mul
+from milepost.ops.torch.activation import gelu_tanh_mul, silu_mul, soft_cap
 from milepost.ops.torch.attention import paged_attention, store_kv
+from milepost.ops.torch.conv import causal_conv
+from milepost.ops.torch.gated_delta import gated_delta
 from milepost.ops.torch.linear import linear
-from milepost.ops.torch.norm import rms_norm
+from milepost.ops.torch.mamba2 import mamba2
+from milepost.ops.torch.norm import offset_rms_norm, rms_norm
 from milepost.ops.torch.rope import rotate_half
+from milepost.ops.torch.selective_scan import selective_scan
 
-ROW_INDEPENDENT = frozenset({"rms_norm", "rotate_half", "store_kv"})
-"""Ops here whose bits of a row do not depend on the other rows (a test holds them to it). Torch's matrix products and
-attention choose their order of sums by the number of rows, and its silu treats the end of a buffer apart."""
+ROW_INDEPENDENT = frozenset({"causal_conv", "offset_rms_norm", "rms_norm", "rotate_half", "soft_cap", "store_kv"})
+"""Ops here whose bits of a row do not depend on how its sequence is cut into pieces or on what shares the batch (tests
+hold them to it). Torch's matrix products and attention choose their order of sums by the number of rows, and its silu
+and exp may treat the end of a buffer apart."""
 
-__all__ = ["ROW_INDEPENDENT", "linear", "paged_attention", "rms_norm", "rotate_half", "silu_mul", "store_kv"]
+__all__ = [
+    "ROW_INDEPENDENT",
+    "causal_conv",
+    "gated_delta",
+    "gelu_tanh_mul",
+    "linear",
+    "mamba2",
+    "offset_rms_norm",
+    "paged_attention",
+    "rms_norm",
+    "rotate_half",
+    "selective_scan",
+    "silu_mul",
+    "soft_cap",
+    "store_kv",
+]

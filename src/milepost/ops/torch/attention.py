@@ -18,34 +18,76 @@ def store_kv(k: torch.Tensor, v: torch.Tensor, kv: KVLayer, slot_mapping: torch.
 
 
 def paged_attention(
-    q: torch.Tensor, kv: KVLayer, batch: ForwardBatch, *, scale: float, window: int | None = None
+    q: torch.Tensor,
+    kv: KVLayer,
+    batch: ForwardBatch,
+    *,
+    scale: float,
+    window: int | None = None,
+    soft_cap: float | None = None,
+    sinks: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Causal attention of each row over the stored KV of its own sequence, its own token included.
 
     q [rows, num_heads, head_dim], num_heads a multiple of num_kv_heads (grouped queries: Ainslie et al., 2023). A row
-    at position p sees tokens max(0, p - window + 1) to p. Returns [rows, num_heads, head_dim].
+    at position p sees tokens max(0, p - window + 1) to p. `soft_cap` turns scaled scores into cap * tanh(score / cap)
+    (Gemma 2). `sinks` [num_heads] are logits of one more column of each head, which takes its share of the softmax and
+    has no value (gpt-oss). Returns [rows, num_heads, head_dim].
     """
     out = torch.empty_like(q)
+    plain = soft_cap is None and sinks is None
+    # our own softmax holds scores of every head at once, in several copies
+    tile = ROW_TILE if plain else max(1, ROW_TILE // q.shape[1])
     starts, lens = batch.query_start_loc.tolist(), batch.seq_lens.tolist()
     for s, length in enumerate(lens):
         num_blocks = -(-length // kv.k.shape[1])
         blocks = batch.block_tables[s, :num_blocks].long()
         keys, values = (t[blocks].flatten(0, 1)[:length].transpose(0, 1)[None] for t in (kv.k, kv.v))
-        for first in range(starts[s], starts[s + 1], ROW_TILE):
-            rows = slice(first, min(first + ROW_TILE, starts[s + 1]))
-            out[rows] = _attend(q[rows], keys, values, batch.positions[rows], scale, window)
+        for first in range(starts[s], starts[s + 1], tile):
+            rows = slice(first, min(first + tile, starts[s + 1]))
+            seen = _seen(batch.positions[rows], length, window)
+            if plain:
+                out[rows] = _attend(q[rows], keys, values, seen, scale)
+            else:
+                out[rows] = _attend_in_steps(q[rows], keys[0], values[0], seen, scale, soft_cap, sinks)
     return out
 
 
-def _attend(
-    q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, positions: torch.Tensor, scale: float, window: int | None
-) -> torch.Tensor:
-    """q [rows, heads, dim] against keys, values [1, kv_heads, length, dim]."""
-    columns = torch.arange(keys.shape[2], device=q.device)
+def _seen(positions: torch.Tensor, length: int, window: int | None) -> torch.Tensor:
+    """Which tokens the rows at `positions` see: bool [rows, length]."""
+    columns = torch.arange(length, device=positions.device)
     seen = columns <= positions[:, None]
     if window is not None:
         seen &= columns > positions[:, None] - window
+    return seen
+
+
+def _attend(
+    q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, seen: torch.Tensor, scale: float
+) -> torch.Tensor:
+    """q [rows, heads, dim] against keys, values [1, kv_heads, length, dim]."""
     attended = F.scaled_dot_product_attention(
         q.transpose(0, 1)[None], keys, values, attn_mask=seen, scale=scale, enable_gqa=keys.shape[1] != q.shape[1]
     )
     return attended[0].transpose(0, 1)
+
+
+def _attend_in_steps(
+    q: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    seen: torch.Tensor,
+    scale: float,
+    soft_cap: float | None,
+    sinks: torch.Tensor | None,
+) -> torch.Tensor:
+    """The same in fp32, with what torch's attention lacks; here keys and values are [kv_heads, length, dim]."""
+    grouped = q.float().unflatten(1, (keys.shape[0], -1)).permute(1, 2, 0, 3)
+    scores = grouped @ keys.float().transpose(1, 2)[:, None] * scale
+    if soft_cap is not None:
+        scores = soft_cap * torch.tanh(scores / soft_cap)
+    scores = scores.masked_fill(~seen, -torch.inf).flatten(0, 1)
+    if sinks is not None:
+        scores = torch.cat([scores, sinks.float()[:, None, None].expand(-1, q.shape[0], 1)], dim=-1)
+    weights = scores.softmax(-1)[..., : keys.shape[1]].unflatten(0, (keys.shape[0], -1))
+    return (weights @ values.float()[:, None]).flatten(0, 1).transpose(0, 1)

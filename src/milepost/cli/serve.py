@@ -1,0 +1,101 @@
+"""`milepost serve`: a model behind OpenAI's API."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, cast
+
+import typer
+
+from milepost.cli import options
+from milepost.config import EngineConfig
+from milepost.errors import ConfigError
+
+if TYPE_CHECKING:
+    from milepost.server.state import Engine
+
+
+def serve(
+    model: options.Model = None,
+    host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0: all.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0: any free one.")] = 8000,
+    dtype: options.Dtype = EngineConfig.dtype,
+    max_model_len: options.MaxModelLen = None,
+    max_num_seqs: options.MaxNumSeqs = EngineConfig.max_num_seqs,
+    max_num_batched_tokens: options.MaxNumBatchedTokens = EngineConfig.max_num_batched_tokens,
+    kv_cache_memory_bytes: options.KvCacheMemoryBytes = None,
+    seed: options.Seed = EngineConfig.seed,
+    served_model_name: Annotated[
+        list[str] | None,
+        typer.Option(help="What clients call the model; may be repeated.", show_default="the model's name"),
+    ] = None,
+    chat_template: options.ChatTemplate = None,
+    generation_config: options.GenerationConfig = EngineConfig.generation_config,
+    enable_prefix_caching: options.EnablePrefixCaching = EngineConfig.enable_prefix_caching,
+    scheduling_policy: options.SchedulingPolicy = EngineConfig.scheduling_policy,
+    num_threads: options.NumThreads = None,
+    api_key: Annotated[
+        list[str] | None,
+        typer.Option(envvar="MILEPOST_API_KEY", help="Ask clients for this key; may be repeated.", show_default=False),
+    ] = None,
+    allowed_origins: Annotated[
+        list[str] | None,
+        typer.Option(help="Web pages that may call (CORS), or *; may be repeated.", show_default=False),
+    ] = None,
+) -> None:
+    """Serve a model over HTTP, with OpenAI's API."""
+    names = tuple(served_model_name or ())
+    config = EngineConfig(
+        model=model,
+        dtype=dtype,
+        max_model_len=max_model_len,
+        max_num_seqs=max_num_seqs,
+        max_num_batched_tokens=max_num_batched_tokens,
+        enable_prefix_caching=enable_prefix_caching,
+        kv_cache_memory_bytes=kv_cache_memory_bytes,
+        seed=seed,
+        scheduling_policy=scheduling_policy,
+        served_model_name=names[0] if names else None,
+        chat_template=chat_template,
+        generation_config=generation_config,
+        num_threads=num_threads,
+    )
+    if not all(names):
+        raise ConfigError("--served-model-name cannot be empty", "give a name, or leave it out")
+    if not all(key.strip() for key in api_key or ()):
+        raise ConfigError("--api-key cannot be empty", "give a key, or leave it out")
+    _run(config, host, port, names, tuple(api_key or ()), tuple(allowed_origins or ()))
+
+
+def _run(
+    config: EngineConfig,
+    host: str,
+    port: int,
+    names: tuple[str, ...],
+    api_keys: tuple[str, ...],
+    allowed_origins: tuple[str, ...],
+) -> None:
+    from milepost.server import run
+    from milepost.server.state import ServerSettings, ServerState
+
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    state = ServerState(ServerSettings(names, api_keys, allowed_origins))
+    sock = run.listen(host, port)
+
+    def load(report: Callable[[int, int], None]) -> Engine:
+        from milepost.cli.progress import loading_bar
+        from milepost.engine.async_llm import AsyncLLM
+
+        with loading_bar() as show:
+
+            def progress(done_bytes: int, total_bytes: int) -> None:
+                show(done_bytes, total_bytes)
+                report(done_bytes, total_bytes)
+
+            return cast("Engine", AsyncLLM.from_config(config, progress=progress))
+
+    def on_ready() -> None:
+        print(f"Milepost serves {state.model_names[0]} on {run.url_of(sock)}", flush=True)
+
+    run.serve(state, sock, load, on_ready)

@@ -1,0 +1,86 @@
+"""Grid, checkpoint and window: how the recurrent ops cut a sequence, and what they keep of it.
+
+A recurrent layer has one state for everything it has read. Storing it after each token would cost too much, so
+positions carry a **grid** of one point every CHUNK = 64 tokens, counted from the sequence's first token, and states are
+stored only there. A sequence of 150 tokens, of which 130 are read and 20 come now:
+
+    position     0                64               128  130                 150
+                 |................|................|....|===================|
+    grid point   0                1                2     `--- new rows ----'
+    checkpoint   slot 0           slot 7           slot 3
+                 zeros            may be reused    state_slot of this piece
+    window                                         [k, u, sums of log decays of rows 128 to 129]
+
+- A **checkpoint** is the state after all tokens before a grid point: one slot of the `state` buffer. It is written
+  once, when a row reaches the grid point, into a slot the batch names (or nowhere, if nobody wants it: -1), and never
+  changed after that: whoever shares the prefix may start from it. Slot 0 is the state before the first token, zeros.
+- A **window** belongs to one running sequence: the inputs of the rows since the last grid point, the row at position p
+  in entry `p % CHUNK`. A row's output is a function of the checkpoint and of its own chunk's inputs, by one formula
+  whether the rows came one at a time or all at once. The ops also work in the window: they write new rows there first
+  and read old and new from there. At a grid point it is void. A token-by-token recurrence keeps its last state in
+  place of inputs; a convolution keeps the few inputs before the grid point as well.
+- Slots and windows are recycled without being cleared: whatever a sequence has not written since its last grid
+  point may hold anything, NaN included, and is left out by slicing or selecting, never by multiplying with zero.
+
+A **piece** is what one batch brings of a sequence; grid points cut it into **segments**, each within one chunk. All ops
+walk them with `segments`, in order, carrying the state from one to the next:
+
+    piece [130, 200):   segment 130 to 191, offset 2 to 64, starts from slot 3 and its window, reaches a grid point
+                        segment 192 to 199, offset 0 to 8,  starts from the state the segment before left behind
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from milepost.ops.batch import ForwardBatch
+from milepost.specs import CHUNK
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """New rows of one sequence that lie in one chunk.
+
+    rows         their place in the packed batch
+    offset, end  their places in the chunk, end excluded: CHUNK when they reach the grid point
+    state_slot   checkpoint at the chunk's start; None: the state that the segment before has carried here
+    window_slot  the sequence's window
+    grid_slot    checkpoint to write with the state at the chunk's end; None: no grid point reached, or not wanted
+    """
+
+    rows: slice
+    offset: int
+    end: int
+    state_slot: int | None
+    window_slot: int
+    grid_slot: int | None
+
+    @property
+    def reaches_grid(self) -> bool:
+        return self.end == CHUNK
+
+
+def segments(batch: ForwardBatch) -> Iterator[Segment]:
+    """The batch's rows cut at sequences and grid points, in the order of the rows; a sequence without rows has none.
+
+    ValueError if a sequence brings another number of grid slots than its rows reach grid points, or names slot 0.
+    """
+    starts, lens = batch.query_start_loc.tolist(), batch.seq_lens.tolist()
+    states, windows = batch.state_slots.tolist(), batch.window_slots.tolist()
+    grid_slots, grid_starts = batch.grid_slots.tolist(), batch.grid_starts.tolist()
+    for s, end in enumerate(lens):
+        row, position = starts[s], end - (starts[s + 1] - starts[s])
+        wanted = grid_slots[grid_starts[s] : grid_starts[s + 1]]
+        if len(wanted) != end // CHUNK - position // CHUNK or 0 in wanted:
+            raise ValueError(f"rows {position} to {end} of sequence {s} cannot use the grid slots {wanted}")
+        state_slot, slots = states[s], iter(wanted)
+        while position < end:
+            offset = position % CHUNK
+            stop = min(CHUNK, offset + end - position)
+            count = stop - offset
+            slot = next(slots) if stop == CHUNK else -1
+            yield Segment(
+                slice(row, row + count), offset, stop, state_slot, windows[s], grid_slot=slot if slot > 0 else None
+            )
+            row, position, state_slot = row + count, position + count, None

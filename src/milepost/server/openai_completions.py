@@ -1,0 +1,150 @@
+"""POST /v1/completions, OpenAI's older API: text or token ids in, text out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+
+from milepost.errors import RequestError
+from milepost.outputs import CompletionOutput, RequestOutput
+from milepost.sampling_params import SamplingParams
+from milepost.server.body import read_json
+from milepost.server.errors import ApiResponse
+from milepost.server.generation import Job, PromptOutput, Usage, finals, new_job, run
+from milepost.server.logprobs import LegacyLogprobs, prompt_logprobs
+from milepost.server.prompts import MAX_PROMPTS, Prompt, read_prompts
+from milepost.server.sampling import check_fits, check_logprobs, check_shared, sampling_params
+from milepost.server.schemas import CompletionRequest, StreamOptions
+from milepost.server.state import Engine, Tokenizer, server_state
+from milepost.server.stream import stream_response, until_hangup
+
+router = APIRouter()
+
+
+@router.post("/v1/completions")
+async def completions(request: Request) -> Response:
+    state = server_state(request)
+    body = await read_json(request, CompletionRequest)
+    state.served_name(body.model)
+    _check(body)
+    engine = state.engine
+    params = _params(body, engine)
+    special = body.add_special_tokens is not False
+    prompts = await until_hangup(request, read_prompts(engine, body.prompt, add_special_tokens=special))
+    if len(prompts) * params.n > MAX_PROMPTS:
+        raise RequestError(f"at most {MAX_PROMPTS} answers in one request", "send fewer prompts, or lower n", param="n")
+    for prompt in prompts:
+        check_fits(engine, len(prompt.ids), params.max_tokens, "prompt")
+    job = new_job("cmpl", state, body, prompts, params)
+    choices = Choices(job, body, engine.tokenizer)
+    if body.stream:
+        return await stream_response(request, run(engine, job), CompletionChunks(job, choices, body))
+    outputs = await until_hangup(request, finals(engine, job))
+    return ApiResponse(_answer(job, choices, outputs))
+
+
+def _check(body: CompletionRequest) -> None:
+    check_shared(body)
+    check_logprobs("logprobs", body.logprobs)
+    if body.suffix:
+        raise RequestError("suffix is not supported by this server", "leave suffix out", param="suffix")
+    if body.max_tokens == 0 and not body.echo:
+        raise RequestError("max_tokens must be at least 1", "or set echo=true to score a prompt", param="max_tokens")
+
+
+def _params(body: CompletionRequest, engine: Engine) -> SamplingParams:
+    """`echo` with `logprobs` needs those of the prompt too. A request for 0 tokens generates one, and drops it."""
+    scored = body.logprobs if body.echo else None
+    wanted = [count for count in (scored, body.prompt_logprobs) if count is not None]
+    return sampling_params(
+        body,
+        engine,
+        max_tokens=1 if body.max_tokens == 0 else body.max_tokens,
+        logprobs=body.logprobs,
+        prompt_logprobs=max(wanted) if wanted else None,
+    )
+
+
+class Choices:
+    """Turns samples into choices; remembers of each how far it has come. Choice i * n + j is sample j of prompt i."""
+
+    def __init__(self, job: Job, body: CompletionRequest, tokenizer: Tokenizer | None) -> None:
+        self._job, self._body, self._tokenizer = job, body, tokenizer
+        self.generates = body.max_tokens != 0
+        self._logprobs: dict[int, LegacyLogprobs] = {}
+        self._begun: set[int] = set()
+
+    def of(self, number: int, output: RequestOutput) -> Iterator[dict[str, Any]]:
+        """Choices for what is new in an output of prompt `number`."""
+        for sample in output.outputs:
+            index = number * self._job.params.n + sample.index
+            first = index not in self._begun
+            self._begun.add(index)
+            echo = self._echoed_text(self._job.prompts[number]) if first and self._body.echo else ""
+            logprobs = None if self._body.logprobs is None else self._new_logprobs(index, sample, output, first)
+            choice = {
+                "index": index,
+                "text": echo + (sample.text if self.generates else ""),
+                "logprobs": logprobs,
+                "finish_reason": sample.finish_reason if self.generates or not sample.finished else "length",
+                "stop_reason": sample.stop_reason,
+            }
+            if self._body.prompt_logprobs is not None:
+                choice["prompt_logprobs"] = prompt_logprobs(output.prompt_logprobs)
+            yield choice
+
+    def _new_logprobs(self, index: int, sample: CompletionOutput, output: RequestOutput, first: bool) -> dict[str, Any]:
+        logprobs = self._logprobs.setdefault(index, LegacyLogprobs(self._tokenizer))
+        if first and self._body.echo:
+            logprobs.add(output.prompt_token_ids, output.prompt_logprobs or [])
+        if self.generates:
+            logprobs.add(sample.token_ids, sample.logprobs or [])
+        return logprobs.take()
+
+    def _echoed_text(self, prompt: Prompt) -> str:
+        if prompt.text is not None or self._tokenizer is None:
+            return prompt.text or ""
+        return self._tokenizer.decode(prompt.ids, skip_special_tokens=self._job.params.skip_special_tokens)
+
+
+def _answer(job: Job, choices: Choices, outputs: list[RequestOutput]) -> dict[str, Any]:
+    usage = Usage(choices.generates)
+    listed: list[dict[str, Any]] = []
+    for number, output in enumerate(outputs):
+        usage.add(number, output)
+        listed.extend(choices.of(number, output))
+    listed.sort(key=lambda choice: choice["index"])
+    return {**job.head("text_completion"), "choices": listed, "usage": usage.as_dict()}
+
+
+class CompletionChunks:
+    """The chunks of a streamed answer, then the usage if asked for."""
+
+    def __init__(self, job: Job, choices: Choices, body: CompletionRequest) -> None:
+        self._head = job.head("text_completion")
+        self._choices = choices
+        self._options = body.stream_options or StreamOptions()
+        self._usage = Usage(choices.generates)
+
+    def take(self, item: PromptOutput) -> Iterator[dict[str, Any]]:
+        number, output = item
+        self._usage.add(number, output)
+        for choice in self._choices.of(number, output):
+            logprobs = choice["logprobs"]
+            # Tokens may come before their text: half a character waits for its other half.
+            if choice["text"] or choice["finish_reason"] or (logprobs and logprobs["tokens"]):
+                yield self._chunk([choice], self._options.continuous_usage_stats)
+
+    def end(self) -> Iterator[dict[str, Any]]:
+        if self._options.include_usage:
+            yield self._chunk([], True)
+
+    def _chunk(self, choices: list[dict[str, Any]], with_usage: bool | None) -> dict[str, Any]:
+        chunk = {**self._head, "choices": choices}
+        if with_usage:
+            chunk["usage"] = self._usage.as_dict()
+        elif self._options.include_usage:
+            chunk["usage"] = None
+        return chunk

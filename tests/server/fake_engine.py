@@ -1,0 +1,194 @@
+"""An engine without a model: answers every prompt with the same text, one UTF-8 byte a token."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
+
+import uvicorn
+
+from milepost.engine.chat import ChatTemplate
+from milepost.errors import RequestError, RequestFailed
+from milepost.outputs import CompletionOutput, Logprob, RequestOutput
+from milepost.sampling_params import RequestOutputKind, SamplingParams
+from milepost.server.app import create_app
+from milepost.server.run import listen, url_of
+from milepost.server.state import ServerSettings, ServerState
+
+REPLY = "Café in Paris.\n"
+BOS, EOS = 256, 257
+
+
+class FakeTokenizer:
+    """Ids 0 to 255 are bytes; BOS comes first when special tokens are asked for."""
+
+    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        return [BOS] * add_special_tokens + list(text.encode())
+
+    def decode(self, ids: list[int], skip_special_tokens: bool = True) -> str:
+        special = "" if skip_special_tokens else "<s>" * sum(token == BOS for token in ids)
+        return special + bytes(token for token in ids if token < BOS).decode(errors="replace")
+
+    def token_text(self, token_id: int) -> str:
+        return {BOS: "<s>", EOS: "</s>"}.get(token_id) or bytes([token_id]).decode(errors="replace")
+
+
+TEMPLATE = (
+    "{%- if messages[0].content == 'break the template' %}{{ nothing.at.all }}{% endif %}"
+    "{%- for message in messages %}<{{ message.role }}>{{ message.content }}{% endfor %}"
+    "{%- for tool in tools or [] %}[{{ tool.function.name }}]{% endfor %}"
+    "{%- if think %}[think={{ think }}]{% endif %}"
+    "{%- if add_generation_prompt %}<assistant>{% endif %}"
+)
+
+
+class FakeEngine:
+    """`step_s`: seconds a token takes. `endless`: generates until it is left or reaches max_tokens."""
+
+    model_name = "fake"
+    max_model_len = 256
+    vocab_size = 258
+
+    def __init__(self, step_s: float = 0.0, endless: bool = False, with_text: bool = True) -> None:
+        self.step_s, self.endless = step_s, endless
+        self.tokenizer = FakeTokenizer() if with_text else None
+        self.chat_template = ChatTemplate(TEMPLATE) if with_text else None
+        self.default_sampling: dict[str, float] = {"temperature": 0.25, "top_k": 7}
+        self.errored: Exception | None = None
+        self.stalled = False
+        self.fail: Exception | None = None
+        self.fail_after = 0
+        self.running: set[str] = set()
+        self.asked: list[tuple[dict[str, Any], SamplingParams, int, str]] = []
+        self.shut_down = False
+        self._seen: set[tuple[int, ...]] = set()
+
+    async def generate(
+        self,
+        prompt: dict[str, Any],
+        sampling_params: SamplingParams,
+        request_id: str,
+        *,
+        priority: int = 0,
+        cache_salt: str = "",
+    ) -> AsyncIterator[RequestOutput]:
+        ids = prompt.get("prompt_token_ids")
+        ids = self.tokenizer.encode(prompt["prompt"]) if ids is None else ids
+        self.asked.append((prompt, sampling_params, priority, cache_salt))
+        self._check(ids)
+        cached = len(ids) // 16 * 16 if tuple(ids) in self._seen else 0
+        self._seen.add(tuple(ids))
+        self.running.add(request_id)
+        try:
+            async for samples in self._steps(ids, sampling_params):
+                done = all(sample.finished for sample in samples)
+                yield RequestOutput(
+                    request_id=request_id,
+                    prompt=prompt.get("prompt"),
+                    prompt_token_ids=ids,
+                    outputs=samples,
+                    finished=done,
+                    prompt_logprobs=self._prompt_logprobs(ids, sampling_params),
+                    num_cached_tokens=cached,
+                )
+        finally:
+            self.running.discard(request_id)
+
+    def metrics_text(self) -> bytes:
+        return b'vllm:num_requests_running{model_name="fake"} 0.0\n'
+
+    async def reset_prefix_cache(self) -> bool:
+        return True
+
+    def shutdown(self) -> None:
+        self.shut_down = True
+
+    def _check(self, ids: list[int]) -> None:
+        if not ids:
+            raise RequestError("the prompt is empty", "send at least one token", param="prompt")
+        if not all(0 <= token < self.vocab_size for token in ids):
+            raise RequestError("token id out of range", param="prompt")
+
+    async def _steps(self, ids: list[int], params: SamplingParams) -> AsyncIterator[list[CompletionOutput]]:
+        room = self.max_model_len - len(ids)
+        limit = room if params.max_tokens is None else min(params.max_tokens, room)
+        reply = list(REPLY.encode())
+        tokens = [reply[i % len(reply)] for i in range(limit)] if self.endless else reply[:limit]
+        told = 0
+        for i in range(len(tokens)):
+            await asyncio.sleep(self.step_s)
+            if self.fail is not None and i >= self.fail_after:
+                raise self.fail
+            last = i == len(tokens) - 1
+            text = bytes(tokens[: i + 1]).decode(errors="replace" if last else "ignore")
+            reason = None if not last else "stop" if len(tokens) < limit else "length"
+            stop = next((stop for stop in params.stops if stop in text), None)
+            if stop is not None:
+                text, reason, last = text[: text.index(stop)], "stop", True
+            if params.output_kind is RequestOutputKind.DELTA:
+                yield self._samples(params, text[told:], tokens[i : i + 1], reason, stop)
+            elif last:
+                yield self._samples(params, text, tokens[: i + 1], reason, stop)
+            told = len(text)
+            if last:
+                return
+
+    def _samples(
+        self, params: SamplingParams, text: str, tokens: list[int], reason: str | None, stop: str | None
+    ) -> list[CompletionOutput]:
+        text = text if params.detokenize else ""
+        logprobs = None
+        if params.logprobs is not None:
+            logprobs = [self._logprobs(token, params.logprobs) for token in tokens]
+        return [CompletionOutput(i, text, tokens, 0.0, logprobs, reason, stop) for i in range(params.n)]
+
+    def _logprobs(self, token: int, num_top: int) -> dict[int, Logprob]:
+        """The chosen token is the second most likely; the last one is impossible."""
+        chosen = {token: Logprob(-1.0, 2, FakeTokenizer().token_text(token))}
+        top = {(token + 1 + i) % 256: Logprob(-0.5 - i, 1 + i + (i > 0), None) for i in range(num_top)}
+        if num_top > 2:
+            top[(token + num_top) % 256] = Logprob(float("-inf"), num_top, None)
+        return chosen | top
+
+    def _prompt_logprobs(self, ids: list[int], params: SamplingParams) -> list[dict[int, Logprob] | None] | None:
+        if params.prompt_logprobs is None:
+            return None
+        return [None, *(self._logprobs(token, params.prompt_logprobs) for token in ids[1:])]
+
+
+def failed_inside() -> RequestFailed:
+    return RequestFailed("the sampler failed", "send it again")
+
+
+def state_of(engine: FakeEngine | None, **settings: Any) -> ServerState:
+    state = ServerState(ServerSettings(**settings))
+    if engine is not None:
+        state.ready(engine)
+    return state
+
+
+@contextlib.contextmanager
+def serving(state: ServerState) -> Iterator[str]:
+    """The server's address, on a free port of this machine, while inside."""
+    with listen("127.0.0.1", 0) as sock:
+        config = uvicorn.Config(create_app(state), log_config=None, lifespan="off", ws="none")
+        server = uvicorn.Server(config)
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [sock]}, daemon=True)
+        thread.start()
+        wait_until(lambda: server.started)
+        try:
+            yield url_of(sock)
+        finally:
+            server.force_exit = server.should_exit = True
+            thread.join(timeout=10)
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.005)

@@ -1,0 +1,25 @@
+import openai
+import pytest
+from fake_engine import FakeEngine, serving, state_of
+
+
+def test_models(client: openai.OpenAI):
+    (model,) = client.models.list().data
+    assert (model.id, model.object, model.owned_by, model.max_model_len) == ("fake", "model", "milepost", 256)
+    assert client.models.retrieve("fake") == model
+    with pytest.raises(openai.NotFoundError) as caught:
+        client.models.retrieve("other")
+    assert caught.value.code == "model_not_found"
+
+
+def test_served_names_replace_the_models_own():
+    names = ("big/one", "small")
+    with serving(state_of(FakeEngine(), served_model_names=names)) as url:
+        client = openai.OpenAI(base_url=f"{url}/v1", api_key="x", max_retries=0)
+        assert [model.id for model in client.models.list().data] == list(names)
+        assert client.models.retrieve("big/one").root == "fake"
+        for name in names:
+            assert client.completions.create(model=name, prompt="x").model == name
+        assert client.completions.create(model="", prompt="x").model == "big/one"
+        with pytest.raises(openai.NotFoundError):
+            client.completions.create(model="fake", prompt="x")
