@@ -71,7 +71,7 @@ def _memory(root: Path, key: str, available: bool) -> int:
 def _system_memory(root: Path, key: str, available: bool) -> int:
     for line in _text(root / "proc/meminfo").splitlines():
         name, _, value = line.partition(":")
-        if name == key:
+        if name == key and value.split()[0:1] and value.split()[0].isdigit():
             return int(value.split()[0]) * 1024
     import psutil  # no /proc/meminfo: not Linux
 
@@ -87,8 +87,9 @@ def _memory_limits(root: Path) -> Iterator[tuple[int, int]]:
         if limit is None or limit >= _NO_LIMIT:
             continue
         prefix = "" if version == 2 else "total_"
-        stat = dict(line.split() for line in _text(folder / "memory.stat").splitlines() if len(line.split()) == 2)
-        cache = sum(int(stat.get(f"{prefix}{kind}_file", 0)) for kind in ("active", "inactive"))
+        names = (f"{prefix}active_file", f"{prefix}inactive_file")
+        stat = (line.split() for line in _text(folder / "memory.stat").splitlines())
+        cache = sum(int(entry[1]) for entry in stat if len(entry) == 2 and entry[0] in names and entry[1].isdigit())
         yield limit, max(0, (used or 0) - cache)
 
 

@@ -75,7 +75,7 @@ def test_a_prompt_read_in_pieces_is_found_piece_by_piece() -> None:
     found = []
     for num_tokens in (15, 16, 31, 47, 48, 64):
         compute(cache, seq, num_tokens)
-        other = sequence(TEXT[:64] + [7])
+        other = sequence([*TEXT[:64], 7])
         found.append(cache.admit(other))
         cache.release(other)
     assert found == [0, 16, 16, 32, 48, 64]
@@ -90,6 +90,11 @@ def test_generated_tokens_are_found_too() -> None:
         seq.tokens.append(token)
     cache.release(seq)
     assert serve(cache, TEXT[:40]) == 32
+
+
+def test_what_continues_a_shared_prefix_is_found_too() -> None:
+    cache = PrefixCache(20)
+    assert [serve(cache, TEXT[:num_tokens]) for num_tokens in (33, 81, 81)] == [0, 32, 80]
 
 
 def test_grow_changes_nothing_when_blocks_lack() -> None:
@@ -253,7 +258,10 @@ def test_queries_and_hits_are_tokens_and_count_once_rows_have_run() -> None:
     cache.admit(given_back)
     cache.release(given_back)
     assert (cache.stats.queries, cache.stats.hits) == (40, 0)
-    serve(cache, TEXT[:50])
+    seq = sequence(TEXT[:50])
+    cache.admit(seq)
+    compute(cache, seq, 40)
+    compute(cache, seq, 50)
     assert (cache.stats.queries, cache.stats.hits) == (90, 32)
 
 

@@ -160,7 +160,7 @@ PARTS_OR_TEXT = """\
 """
 
 ONLY_PARTS = """\
-{% for message in messages %}{{ message.role }}:{% for part in message.content %}{{ part.text }}{% endfor %};{% endfor %}
+{% for turn in messages %}{{ turn.role }}:{% for part in turn.content %}{{ part.text }}{% endfor %};{% endfor %}
 """
 
 GEMMA = """\
@@ -197,7 +197,7 @@ DOCUMENTS = """\
 Document {{ loop.index }} of {{ loop.length }}: {{ document.title }}
 {{ document.text | indent(2) }}
 {% endfor %}{% endif %}
-{% for message in messages %}{{ '%-9s' | format(message.role) }}| {{ message.content | upper }}
+{% for message in messages %}{{ '%-9s' | format(message.role) | upper }}| {{ message.content }}
 {% endfor %}
 """
 

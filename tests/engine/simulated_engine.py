@@ -13,6 +13,7 @@ from zlib import crc32
 
 from milepost.cache.keys import HashFunction, digest
 from milepost.cache.prefix_cache import PrefixCache
+from milepost.engine.line import Line
 from milepost.engine.scheduler import Scheduler, Step
 from milepost.errors import RequestError
 from milepost.request import Sequence, Status
@@ -247,12 +248,16 @@ class SimulatedEngine:
         expect(not self.scheduler.has_work, "not everything finished: livelock")
         expect(self.cache.num_free_blocks == self.cache.num_blocks, "blocks are lost")
         self.cache.check([])
+        kept = {name for name, value in vars(self.scheduler).items() if isinstance(value, dict | Line) and len(value)}
+        expect(not kept, f"the scheduler still remembers sequences in {kept}")
         for seq in self.sequences:
             tokens, reason = plain(seq, self.case.vocab_size, self.scheduler.max_num_tokens)
             if seq.finish_reason == "abort":
                 expect(seq.tokens == tokens[: len(seq.tokens)], "an aborted sequence went another way before it ended")
             else:
-                expect((seq.tokens, seq.finish_reason) == (tokens, reason), "tokens differ from those of the plain loop")
+                expect(
+                    (seq.tokens, seq.finish_reason) == (tokens, reason), "tokens differ from those of the plain loop"
+                )
             reads = self.case.enabled and not seq.params.needs_every_row
             expect(reads or not seq.num_cached_tokens, "a sequence that may not read the cache skipped rows")
         stats = self.cache.stats

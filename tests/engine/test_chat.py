@@ -145,7 +145,8 @@ def test_each_role_by_itself() -> None:
     source = (
         "{% if messages[0].role == 'system' %}{{ 'S:' + messages[0].content }}{% endif %}"
         "{% for m in messages if m.role == 'user' %}"
-        "{% if m.content is string %}{{ m.content }}{% else %}{% for p in m.content %}[{{ p.text }}]{% endfor %}{% endif %}"
+        "{% if m.content is string %}{{ m.content }}"
+        "{% else %}{% for p in m.content %}[{{ p.text }}]{% endfor %}{% endif %}"
         "{% endfor %}"
     )
     messages = [{"role": "system", "content": TWO_PARTS}, *user(TWO_PARTS)]
@@ -156,6 +157,8 @@ def test_each_role_by_itself() -> None:
     ("messages", "said"),
     [
         ([], "messages is empty"),
+        (7, "messages must be a list"),
+        (None, "messages must be a list"),
         (user([{"type": "image_url", "image_url": {"url": "x"}}]), "part of type 'image_url'"),
         (user([{"type": "text"}]), "text part without text"),
         (user([{"text": "no type"}]), "part of type None"),
@@ -175,6 +178,13 @@ def test_bad_messages(messages: Any, said: str) -> None:
     assert said in caught.value.message
     assert caught.value.param == "messages"
     assert caught.value.status == 400
+
+
+@pytest.mark.parametrize("name", ["tools", "documents"])
+@pytest.mark.parametrize("value", [5, "text", ["text"], [None], {"a": 1}])
+def test_tools_and_documents_must_be_objects(name: str, value: Any) -> None:
+    with pytest.raises(RequestError, match=f"{name} must be a list of objects"):
+        ChatTemplate(chat_templates.CHATML).render(user("a"), **{name: value})
 
 
 def test_what_a_template_raises_is_the_message() -> None:

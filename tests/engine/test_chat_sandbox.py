@@ -39,6 +39,11 @@ def test_endless_templates_are_stopped(source: str) -> None:
         "{{ '%100000000d' % 1 }}",
         "{{ '%*d' % (100000000, 1) }}",
         "{{ 'a'.center(10000000000) }}",
+        "{{ 'a'.ljust(width=10000000000) }}",
+        "{{ 'a' | center(10000000000) }}",
+        "{{ 'a' | indent(width=10000000000) }}",
+        "{{ [1] | slice(10000000000) | list }}",
+        "{{ [1] | batch(10000000000, 'x') | list }}",
         "{% set ns = namespace(a='ab') %}{% for i in range(99) %}{% set ns.a = ns.a ~ ns.a %}{% endfor %}",
         "{% set ns = namespace(a='ab') %}{% for i in range(99) %}{% set ns.a = ns.a + ns.a %}{% endfor %}",
         "{% set ns = namespace(a=[1]) %}{% for i in range(99) %}{% set ns.a = ns.a + ns.a %}{% endfor %}",
@@ -78,6 +83,11 @@ def text_of(source: str, **variables: Any) -> str:
         ("{{ {'b': 1, 'a': 2} | tojson(indent=1, sort_keys=true) }}", '{\n "a": 2,\n "b": 1\n}'),
         ("{{ 'é' | tojson(ensure_ascii=true) }}{{ [1, 2] | tojson(separators=(',', ':')) }}", '"\\u00e9"[1,2]'),
         ("{{ '123456' | length }}{{ '{n: 123456}'.split(':')[1] }}", "6 123456}"),
+        (
+            "{{ 'a' | center(5) }}|{{ 'a\nb' | indent(2) }}|{{ [1, 2, 3] | batch(2, 0) | list }}",
+            "  a  |a\n  b|[[1, 2], [3, 0]]",
+        ),
+        ("{{ [1, 2, 3] | slice(2) | list }}{{ 'a'.ljust(3) }}{{ 'abc'.find('c', 1) }}", "[[1, 2], [3]]a  2"),
         ("  {% if true %}\n  a\n  {% endif %}\n", "  a\n"),
     ],
 )

@@ -243,7 +243,7 @@ def test_a_raising_sampler_fails_its_request_alone(make_engine: MakeEngine, tiny
     object.__setattr__(params, "logit_bias", Faulty([1]))
     outputs = drain(engine)
     assert outputs["b"].outputs[0].finish_reason == "error"
-    assert "planted" in str(outputs["b"].error)
+    assert isinstance(outputs["b"].error.__cause__, ZeroDivisionError)
     for name in "ac":
         assert tokens(outputs[name]) == list(generate(tiny.model, [*PROMPT, ord(name)], 5))
     assert engine.scheduler.cache.num_free_blocks == engine.scheduler.cache.num_blocks
@@ -278,7 +278,6 @@ def test_rows_that_are_not_finite_fail_their_request(make_engine: MakeEngine, ti
         weight[poisoned] = kept
     assert "not finite" in str(outputs["poisoned"].error)
     assert tokens(outputs["sound"]) == list(generate(tiny.model, PROMPT, 5))
-
 
 
 @pytest.mark.parametrize("num", [300, pytest.param(10_000, marks=pytest.mark.full)])

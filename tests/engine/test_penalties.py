@@ -74,3 +74,11 @@ def test_masked_scores_stay_masked() -> None:
 
 def test_default_parameters_want_no_penalty() -> None:
     assert not wanted(SamplingParams())
+
+
+def test_extreme_penalties_give_infinity_and_no_nan() -> None:
+    counts = TokenCounts(1)
+    counts.update([0, 1, 2])
+    scores = np.array([-np.inf, 1.0, -1.0], dtype=np.float32)
+    counts.penalise(scores, SamplingParams(repetition_penalty=1e-300))
+    assert scores.tolist() == [-np.inf, np.inf, -0.0]

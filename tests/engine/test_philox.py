@@ -4,7 +4,6 @@ import itertools
 
 from milepost.engine.philox import uniform
 
-
 PINNED: dict[tuple[int, int, int], float] = {
     (0, 0, 0): 0.011546754286331562,
     (1, 0, 0): 0.3035680343067586,

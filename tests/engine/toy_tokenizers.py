@@ -37,10 +37,14 @@ def byte_level() -> Tokenizer:
 
 @functools.cache
 def sentencepiece() -> Tokenizer:
-    """As Llama 2's: words with a leading ▁, one token for each byte of what is not among them, a space dropped first."""
+    """As Llama 2's: words with a leading ▁, bytes for what is not among them, a space dropped at the start."""
     pieces = ["▁", "▁the", "▁Paris", "s", "ing", "é", "▁😀", "e", "t", "\n", "\ufffd"]
-    vocabulary = {text: i for i, text in enumerate(["<unk>", *(f"<0x{byte:02X}>" for byte in range(256)), *pieces])}
-    backend = tokenizers.Tokenizer(models.BPE(vocab=vocabulary, merges=[], byte_fallback=True, unk_token="<unk>"))
+    vocabulary = [
+        ("<unk>", 0.0),
+        *((f"<0x{byte:02X}>", -9.0) for byte in range(256)),
+        *((text, -1.0) for text in pieces),
+    ]
+    backend = tokenizers.Tokenizer(models.Unigram(vocabulary, unk_id=0, byte_fallback=True))
     backend.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first", split=False)
     steps = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
     backend.decoder = decoders.Sequence(steps)

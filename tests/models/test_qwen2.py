@@ -1,8 +1,11 @@
 """Qwen2 against transformers, with tiny random configs in fp32."""
 
+from pathlib import Path
+
 import pytest
 import transformers
-from parity import check_parity, check_pieces
+from gguf_twin import attention_metadata, check_gguf_twin
+from parity import check_parity, check_pieces, tiny_model
 
 from milepost.errors import ModelError
 from milepost.models import qwen2
@@ -53,6 +56,27 @@ def test_parity_with_transformers(name: str) -> None:
 @pytest.mark.parametrize("name", OLDER)
 def test_older_spellings(name: str) -> None:
     check_parity(transformers.Qwen2Config(**OLDER[name]), spelled=OLDER[name])
+
+
+@pytest.mark.parametrize("name", ["plain", "tied"])
+def test_gguf(tmp_path: Path, name: str) -> None:
+    theirs = tiny_model(CASES[name])
+    check_gguf_twin(tmp_path, theirs, "qwen2", {**attention_metadata(theirs.config), "rope.freq_base": 10_000.0})
+
+
+def test_gguf_with_yarn(tmp_path: Path) -> None:
+    yarn = {**YARN, "beta_fast": 24.0, "beta_slow": 2.0, "attention_factor": 1.5}
+    theirs = tiny_model(transformers.Qwen2Config(**SHAPE, rope_parameters=yarn))
+    metadata = {
+        "rope.freq_base": 1e6,
+        "rope.scaling.type": "yarn",
+        "rope.scaling.factor": 4.0,
+        "rope.scaling.original_context_length": 128,
+        "rope.scaling.yarn_beta_fast": 24.0,
+        "rope.scaling.yarn_beta_slow": 2.0,
+        "rope.scaling.yarn_attn_factor": 1.5,
+    }
+    check_gguf_twin(tmp_path, theirs, "qwen2", {**attention_metadata(theirs.config), **metadata})
 
 
 def test_pieces_packed_and_resumed() -> None:

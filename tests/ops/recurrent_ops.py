@@ -45,8 +45,10 @@ def one_thread() -> Iterator[None]:
     """Tiny tensors gain nothing from a second thread, and wait for it on a busy machine."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def pick(shape: tuple[int, ...], generator: torch.Generator, dtype: torch.dtype) -> torch.Tensor:
@@ -274,8 +276,8 @@ class Pool:
 
 
 def error(out: torch.Tensor, truth: torch.Tensor) -> float:
-    """The largest error of a row in the 2-norm, relative to the row's norm or to the rows' root mean square norm if that
-    is larger (a row whose terms happen to cancel keeps the rounding of its terms). NaN counts as infinite."""
+    """The largest error of a row in the 2-norm, relative to the row's norm or, if that is larger, to the root mean
+    square of all rows' norms (a row whose terms happen to cancel keeps their rounding). NaN counts as infinite."""
     if out.numel() == 0:
         return 0.0
     out, truth = out.double().flatten(1), truth.flatten(1)

@@ -27,13 +27,11 @@ def textbook(
     for r in range(q.shape[0]):
         for h in range(q.shape[1]):
             shared = h // (q.shape[1] // k.shape[1])
-            denominator = 0.0 if sinks is None else sinks[h].double().exp()
-            for t in range(0 if window is None else max(0, start + r - window + 1), start + r + 1):
-                score = q[r, h] @ k[t, shared] * 0.7
-                weight = (score if cap is None else cap * torch.tanh(score / cap)).exp()
-                denominator = denominator + weight
-                out[r, h] += weight * v[t, shared]
-            out[r, h] /= denominator
+            seen = slice(0 if window is None else max(0, start + r - window + 1), start + r + 1)
+            scores = k[seen, shared] @ q[r, h] * 0.7
+            weights = (scores if cap is None else cap * torch.tanh(scores / cap)).exp()
+            sink = 0.0 if sinks is None else sinks[h].double().exp()
+            out[r, h] = weights @ v[seen, shared] / (weights.sum() + sink)
     return out
 
 
@@ -68,7 +66,7 @@ def test_sinks_and_soft_cap(window: int | None, cap: float | None, sinks: torch.
     torch.testing.assert_close(out.double(), truth, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("tile", [6, 24, 512])
+@pytest.mark.parametrize("tile", [1, 12, 512])
 def test_rows_are_cut_into_tiles(tile: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attention, "ROW_TILE", tile)
     out, truth = attend(torch.float32, None, 2.0, SINKS)

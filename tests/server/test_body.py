@@ -146,9 +146,11 @@ def mutated(rng: random.Random) -> tuple[str, bytes]:
         if kind == 0 and isinstance(container, dict):
             container.pop(key, None)
         elif kind == 1 and isinstance(container, dict):
-            container[rng.choice(("stream", "n", "prompt", "tool_choice", "échó", "x" * 500))] = rng.choice(ODD)
+            container[rng.choice(("stream", "n", "prompt", "tool_choice", "échó", "x" * 500))] = copy.deepcopy(
+                rng.choice(ODD)
+            )
         else:
-            container[key] = rng.choice(ODD)
+            container[key] = copy.deepcopy(rng.choice(ODD))
     content = bytearray(json.dumps(body).encode())
     for _ in range(rng.choice((0, 0, 0, 1, 1, 3))):
         kind, place = rng.randrange(4), rng.randrange(len(content))

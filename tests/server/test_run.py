@@ -123,6 +123,12 @@ def test_a_load_that_fails_ends_the_server():
     assert ready == []
 
 
+def test_the_server_can_listen_before_torch_is_there():
+    code = "import sys; import milepost.server.run; print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "False\n"
+
+
 def test_signal_handlers_are_put_back():
     def stray(number: int, frame: object) -> None:
         """Would end the whole test run if the server let it through."""

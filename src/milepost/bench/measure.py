@@ -7,6 +7,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 from milepost.engine.engine import Engine
 from milepost.engine.inputs import PromptTokens
@@ -44,14 +45,12 @@ class Bench:
         context = self.engine.model.max_model_len
         for length in PREFILL_LENGTHS:
             if length < context:
-                yield self._measure(f"prefill {length}", "tok/s", lambda n=length: n / self._prefill(n))
+                yield self._measure(f"prefill {length}", "tok/s", partial(self._prefill_rate, length))
         for batch in DECODE_BATCHES:
-            yield self._measure(
-                f"decode, batch {batch}", "tok/s", lambda b=batch: b * DECODE_TOKENS / self._decode(b)
-            )
+            yield self._measure(f"decode, batch {batch}", "tok/s", partial(self._decode_rate, batch))
         num, prompt, answer = BURST
         if prompt + answer <= context:
-            yield self._measure(f"{num} x ({prompt} + {answer})", "s", lambda: self._burst(num, prompt, answer))
+            yield self._measure(f"{num} x ({prompt} + {answer})", "s", partial(self._burst, num, prompt, answer))
 
     def _measure(self, name: str, unit: str, once: Callable[[], float]) -> Measurement:
         values = [once() for _ in range(self.repeats)]
@@ -63,13 +62,16 @@ class Bench:
         self._add(num_tokens, 1)
         return self._drain()
 
-    def _decode(self, batch: int) -> float:
-        """Seconds of `DECODE_TOKENS` steps in which every request of the batch gets one token."""
+    def _prefill_rate(self, num_tokens: int) -> float:
+        return num_tokens / self._prefill(num_tokens)
+
+    def _decode_rate(self, batch: int) -> float:
+        """Tokens a second over `DECODE_TOKENS` steps in which every request of the batch gets one."""
         for _ in range(batch):
             self._add(DECODE_PROMPT, DECODE_TOKENS + 1)
         while any(state.samples[0].seq.num_output_tokens < 1 for state in self.engine.requests.values()):
             self.engine.step()
-        return self._drain()
+        return batch * DECODE_TOKENS / self._drain()
 
     def _burst(self, num: int, prompt: int, answer: int) -> float:
         for _ in range(num):

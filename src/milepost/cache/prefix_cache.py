@@ -220,7 +220,6 @@ class PrefixCache:
         entry = self._index.at_key(key)
         if entry is None or not (entry.block == block or entry.fits(holding.tail, tokens)):
             if entry is not None and self._pool.num_references(entry.block):
-                holding.relies_on_others = True
                 return False
             if entry is not None:
                 self._forget(entry)

@@ -12,7 +12,7 @@ import typer
 from milepost.cli import options
 from milepost.cli.answer import Answer, chat_prompt, for_terminal, loaded, params_for, stream_answer
 from milepost.config import EngineConfig
-from milepost.errors import RequestError
+from milepost.errors import MilepostError
 
 if TYPE_CHECKING:
     from milepost.sampling_params import SamplingParams
@@ -84,7 +84,7 @@ class Conversation:
                 self._say(line)
 
     def _say(self, text: str) -> None:
-        """A stopped answer stays in the conversation as far as it came; a refused question does not."""
+        """A stopped answer stays in the conversation as far as it came; a question that failed does not."""
         self.messages.append({"role": "user", "content": text})
         answer = Answer()
         self._num_answers += 1
@@ -93,7 +93,9 @@ class Conversation:
             self._runner.run(
                 stream_answer(self._engine, prompt, self._params, f"chat-{self._num_answers}", answer, _write)
             )
-        except RequestError as error:
+        except MilepostError as error:
+            if self._engine.errored is not None:
+                raise
             self.messages.pop()
             _note(f"error: {error}")
             return
@@ -108,6 +110,7 @@ def _read_line() -> str | None:
     try:
         return input("> ").strip()
     except EOFError:
+        _write("\n")
         return None
 
 

@@ -30,7 +30,7 @@ def doctor(
     source = open_model(model, dtype) if model is not None else None
     chosen = resolve_dtype(dtype, source) if source else torch.bfloat16
     _, table = bind(Target(torch.device("cpu"), chosen))
-    console = Console(highlight=False)
+    console = Console(highlight=False, soft_wrap=True)
     _say_machine(console, machine)
     _say_kernels(console, table, str(chosen).removeprefix("torch."))
     if source is None:

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from milepost import __version__
-from milepost.cli import chat, generate, serve
+from milepost.cli import bench, chat, doctor, generate, serve
 from milepost.errors import MilepostError
 
 EXIT_ERROR = 2
@@ -26,6 +26,8 @@ app = typer.Typer(
 app.command("serve")(serve.serve)
 app.command("generate")(generate.generate)
 app.command("chat")(chat.chat)
+app.command("bench")(bench.bench)
+app.command("doctor")(doctor.doctor)
 
 
 def _print_version(asked: bool) -> None:

@@ -7,14 +7,16 @@ import contextlib
 import logging
 import queue
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 
 from milepost.config import EngineConfig
 from milepost.engine.build import Progress, build_engine
+from milepost.engine.chat import ChatTemplate
 from milepost.engine.engine import Engine
 from milepost.engine.inputs import Prompt, PromptTokens, read_prompt
+from milepost.engine.tokenizer import Tokenizer
 from milepost.errors import RequestError, RequestFailed
 from milepost.outputs import RequestOutput
 from milepost.sampling_params import SamplingParams
@@ -52,6 +54,31 @@ class AsyncLLM:
     def from_config(cls, config: EngineConfig, progress: Progress | None = None) -> AsyncLLM:
         """Loads the model (minutes for a large one; `progress(bytes_done, bytes_total)` follows it) and starts."""
         return cls(build_engine(config, progress))
+
+    @property
+    def model_name(self) -> str:
+        return self._engine.model.name
+
+    @property
+    def max_model_len(self) -> int:
+        return self._engine.model.max_model_len
+
+    @property
+    def vocab_size(self) -> int:
+        return self._engine.model.vocab_size
+
+    @property
+    def tokenizer(self) -> Tokenizer | None:
+        return self._engine.model.tokenizer
+
+    @property
+    def chat_template(self) -> ChatTemplate | None:
+        return self._engine.model.chat_template
+
+    @property
+    def default_sampling(self) -> Mapping[str, float]:
+        """Sampling fields that the model's generation_config sets."""
+        return self._engine.model.default_sampling
 
     async def generate(
         self,
@@ -128,7 +155,8 @@ class AsyncLLM:
                 self._last_step = self._engine.clock()
         except Exception as error:  # a defect in the engine itself: say so, refuse work, let /health turn red
             logger.exception("the engine stopped")
-            self.errored = RequestFailed(f"the engine stopped: {type(error).__name__}: {error}", "restart the server")
+            self.errored = RequestFailed(f"the engine stopped: {type(error).__name__}", "see the log, and restart")
+            self.errored.__cause__ = error
         self._fail_streams(self.errored or RequestFailed("the server is shutting down", "try again later"))
 
     def _take_inbox(self) -> None:

@@ -74,8 +74,8 @@ class ChatTemplate:
         read = read_messages(messages)
         variables = {
             **chat_template_kwargs,
-            "tools": [dict(tool) for tool in tools] if tools else None,
-            "documents": [dict(document) for document in documents] if documents is not None else None,
+            "tools": _objects("tools", tools) or None,
+            "documents": _objects("documents", documents),
             "add_generation_prompt": add_generation_prompt,
         }
         with _errors_of_the_request():
@@ -181,19 +181,30 @@ def _errors_of_the_request() -> Iterator[None]:
         raise
     except TemplateRefusal as error:
         raise RequestError(
-            str(error.message), "change the messages: the model's chat template refuses them", param="messages"
+            _one_line(error), "change the messages: the model's chat template refuses them", param="messages"
         ) from error
     except TemplateBound as error:
         raise RequestError(
             f"the chat template was stopped: {error.message}", "check the template, or send less", param="messages"
         ) from error
     except Exception as error:
-        reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
         raise RequestError(
-            f"the chat template cannot put these messages into text: {reason}",
+            f"the chat template cannot put these messages into text: {type(error).__name__}: {_one_line(error)}",
             "check the roles, their order, and the content",
             param="messages",
         ) from error
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())[:500]
+
+
+def _objects(name: str, values: Sequence[Mapping[str, Any]] | None) -> list[dict[str, Any]] | None:
+    if values is None:
+        return None
+    if not isinstance(values, list | tuple) or not all(isinstance(value, Mapping) for value in values):
+        raise RequestError(f"{name} must be a list of objects", f"change {name}", param=name)
+    return [dict(value) for value in values]
 
 
 def _left_open(messages: list[Message]) -> list[Message]:

@@ -24,6 +24,8 @@ def read_messages(messages: Sequence[Mapping[str, Any]]) -> list[Message]:
     an assistant's missing content becomes "". Content is text or a list of {"type": "text", "text": ...}.
     Arguments of tool calls that are JSON text of an object become that object, which is what templates expect.
     """
+    if not isinstance(messages, list | tuple):
+        raise RequestError("messages must be a list", "send a list of messages", param="messages")
     if not messages:
         raise RequestError("messages is empty", "send at least one message", param="messages")
     return [_read(i, message) for i, message in enumerate(messages)]
@@ -72,7 +74,7 @@ def _content(place: int, content: Any) -> str | list[Message]:
 
 
 def _tool_call(place: int, call: Any) -> Any:
-    """`call` with its arguments as an object; as it is where they are no JSON of one (a model may have written them)."""
+    """`call` with its arguments as an object; unchanged where they are no JSON of one: a model may have made them."""
     function = call.get("function") if isinstance(call, Mapping) else None
     if not isinstance(function, Mapping):
         raise _bad(place, "tool_calls must be objects with a function")

@@ -11,7 +11,8 @@ import re
 import time
 from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
-from typing import Any
+from functools import wraps
+from typing import Any, cast
 
 import jinja2
 from jinja2 import nodes
@@ -30,8 +31,13 @@ MAX_CHARS = 32 * 1024 * 1024
 _BUDGET, _ITERATE, _JOIN = "the budget", "bounded iteration", "bounded join"
 """Names that no template can spell, and so not replace."""
 
+MAX_WIDTH = 9_999
+"""Largest width or count that a text method or a filter may be given to pad or to slice to."""
+
+_PADDING_METHODS = frozenset({"center", "expandtabs", "ljust", "rjust", "zfill"})
+_PADDING_FILTERS = ("batch", "center", "indent", "slice", "wordwrap")
 _WIDE_FORMAT = re.compile(r"%[^%a-zA-Z]*(\d{5}|\*)")
-"""A `%` format that pads to 10,000 characters or more, or to a width that comes with the values."""
+"""A `%` format that pads beyond MAX_WIDTH, or to a width that comes with the values."""
 
 _ITEM_CHARS = 32
 """What an item of a list counts for, in characters."""
@@ -75,6 +81,7 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
         self.filters[_JOIN] = _join
         self.globals["raise_exception"] = _raise_exception
         self.globals["strftime_now"] = lambda format: now().strftime(format)
+        self.filters |= {name: _of_checked_width(self.filters[name]) for name in _PADDING_FILTERS}
         del self.globals["lipsum"]
 
     def compile_template(self, source: str) -> jinja2.Template:
@@ -82,13 +89,11 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
         tree = _Bounded().visit(self.parse(source))
         return self.template_class.from_code(self, self.compile(tree), self.make_globals(None))
 
-    def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805
+    def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:
         """jinja's hook for calls; its first names are such that they cannot clash with the arguments' names."""
         __context[_BUDGET].check()
-        if isinstance(getattr(__obj, "__self__", None), str) and any(
-            isinstance(n, int) and n > MAX_CHARS for n in args
-        ):
-            raise TemplateBound("it pads a text too far")
+        if isinstance(getattr(__obj, "__self__", None), str) and __obj.__name__ in _PADDING_METHODS:
+            _check_width(__obj.__name__, *args, *kwargs.values())
         if isinstance(__obj, LoopContext) and args:  # the next level of a recursive loop
             args = (_iterate(__context, args[0]), *args[1:])
         return super().call(__context, __obj, *args, **kwargs)
@@ -115,7 +120,7 @@ class _Bounded(NodeTransformer):
 
     def visit_For(self, node: nodes.For) -> nodes.Node:
         self.generic_visit(node)
-        node.iter = _filtered(node.iter, _ITERATE)
+        node.iter = _filtered(cast(nodes.Expr, node.iter), _ITERATE)
         return node
 
     def visit_Concat(self, node: nodes.Concat) -> nodes.Node:
@@ -126,7 +131,7 @@ class _Bounded(NodeTransformer):
 class _Generation(Extension):
     """`{% generation %}` marks what the model writes, for training; here its content is rendered as it is."""
 
-    tags = {"generation"}
+    tags = {"generation"}  # noqa: RUF012 (jinja declares it as an instance's)
 
     def parse(self, parser: Parser) -> list[nodes.Node]:
         next(parser.stream)
@@ -171,6 +176,20 @@ def _size(value: Any) -> int:
     if isinstance(value, str):
         return len(value)
     return _ITEM_CHARS * len(value) if isinstance(value, list | tuple) else 0
+
+
+def _check_width(name: str, *values: Any) -> None:
+    if any(isinstance(value, int) and value > MAX_WIDTH for value in values):
+        raise TemplateBound(f"{name} is asked for more than {MAX_WIDTH}")
+
+
+def _of_checked_width(function: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(function)  # keeps jinja's marks on it
+    def checked(*args: Any, **kwargs: Any) -> Any:
+        _check_width(function.__name__.removeprefix("do_"), *args, *kwargs.values())
+        return function(*args, **kwargs)
+
+    return checked
 
 
 def _raise_exception(message: object) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os.path
 from collections.abc import Sequence
 
 from milepost.engine.stop_strings import StopStrings
@@ -74,8 +73,7 @@ class TextStream:
 
     def _show(self, final: str) -> str:
         """What `final`, the text of `_ids`, has beyond what was shown."""
-        same = self._shown if final.startswith(self._shown) else os.path.commonprefix([self._shown, final])
-        new = final[len(same) :]
+        new = final[_num_common(self._shown, final) :]
         if not new:
             return ""
         self._shown = final
@@ -96,3 +94,10 @@ class TextStream:
                 break
             tail += self._tokenizer.visible([token], self._skip_special_tokens)
         return tail[::-1]
+
+
+def _num_common(one: str, other: str) -> int:
+    """How many characters two texts have in common at their start."""
+    if other.startswith(one):
+        return len(one)
+    return next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))

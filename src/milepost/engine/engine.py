@@ -63,9 +63,9 @@ class Engine:
             try:
                 self._take(state, result)
             except Exception as error:
-                logger.warning("request %s failed: %s: %s", state.request_id, type(error).__name__, error)
+                logger.warning("request %s failed", state.request_id, exc_info=error)
                 self._fail(state, error)
-        self.metrics.step(self.scheduler, step)
+        self.metrics.step(step)
         return self._outputs(touched)
 
     def add(
@@ -137,7 +137,9 @@ class Engine:
 
     def _fail(self, state: RequestState, error: Exception) -> None:
         if not isinstance(error, RequestFailed | RequestError):
-            error = RequestFailed(f"the request failed: {type(error).__name__}: {error}", "see the server's log")
+            failure = RequestFailed(f"the request failed inside: {type(error).__name__}", "see the server's log")
+            failure.__cause__ = error  # for the log and for callers in this process; clients see the line above
+            error = failure
         state.error = error
         self._end(state, "error")
 
@@ -165,4 +167,5 @@ class Engine:
             output = state.output()
             if output is not None:
                 outputs.append(output)
+        self.metrics.load(self.scheduler)
         return outputs

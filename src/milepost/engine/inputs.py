@@ -72,7 +72,7 @@ def _tokenise(text: str, model: ServedModel) -> list[int]:
     except MilepostError:
         raise
     except Exception as error:
-        raise RequestFailed(f"the tokenizer failed: {error}", "send token ids instead of text") from error
+        raise RequestFailed("the tokenizer failed on this text", "send token ids instead") from error
 
 
 def _check(ids: list[int], model: ServedModel) -> None:

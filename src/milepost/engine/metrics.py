@@ -38,8 +38,13 @@ class Metrics:
         self._last_token: dict[str, float] = {}
         self._seen_queries = self._seen_hits = 0
 
-    def step(self, scheduler: Scheduler, step: Step) -> None:
-        """After each step: what runs, what waits, what the cache gave."""
+    def step(self, step: Step) -> None:
+        """`step` has run."""
+        self.preemptions.inc(len(step.preempted))
+        self.step_tokens.observe(sum(piece.end - piece.start for piece in step.pieces))
+
+    def load(self, scheduler: Scheduler) -> None:
+        """What runs, what waits, and what the cache has given so far."""
         cache = scheduler.cache
         self.running.set(scheduler.num_running)
         self.waiting.set(scheduler.num_waiting)
@@ -47,8 +52,6 @@ class Metrics:
         self.queries.inc(cache.stats.queries - self._seen_queries)
         self.hits.inc(cache.stats.hits - self._seen_hits)
         self._seen_queries, self._seen_hits = cache.stats.queries, cache.stats.hits
-        self.preemptions.inc(len(step.preempted))
-        self.step_tokens.observe(sum(piece.end - piece.start for piece in step.pieces))
 
     def token(self, state: RequestState, now: float) -> None:
         """A token of `state` came at `now`."""

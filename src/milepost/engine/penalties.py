@@ -57,8 +57,9 @@ class TokenCounts:
         """
         ids = self._ids[: len(self._slots)]
         counts = self._counts[: len(self._slots)]
-        seen = scores[ids]
-        if params.repetition_penalty != 1.0:
-            seen = np.where(seen > 0, seen / params.repetition_penalty, seen * params.repetition_penalty)
-        seen = seen - params.frequency_penalty * counts
-        scores[ids] = seen - params.presence_penalty * (counts > 0)
+        seen = scores[ids].astype(np.float64)
+        with np.errstate(over="ignore"):  # an extreme repetition penalty gives inf, which the sampler reports
+            if params.repetition_penalty != 1.0:
+                seen = np.where(seen > 0, seen / params.repetition_penalty, seen * params.repetition_penalty)
+            seen = seen - params.frequency_penalty * counts
+            scores[ids] = seen - params.presence_penalty * (counts > 0)

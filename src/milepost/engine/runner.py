@@ -70,7 +70,7 @@ class Runner:
         if count is None or seq.index > 0 or piece.start >= last:
             return {}
         own = hidden[len(hidden) - (piece.end - piece.start) :]
-        found = {}
+        found: dict[int, TokenLogprobs] = {}
         for start in range(piece.start, last, LOGPROB_ROWS):
             end = min(start + LOGPROB_ROWS, last)
             logits = self.model.logits(own[start - piece.start : end - piece.start])

@@ -19,7 +19,7 @@ from milepost import request
 from milepost.engine import penalties
 from milepost.engine.logprobs import Decode, above_or_first, check_finite, cpu_rows, largest, token_logprobs
 from milepost.engine.philox import uniform
-from milepost.errors import RequestError, RequestFailed
+from milepost.errors import RequestFailed
 from milepost.outputs import Logprob
 from milepost.sampling_params import SamplingParams
 
@@ -83,7 +83,6 @@ class Sampler:
             return logits
         scores = logits.copy()
         if params.logit_bias:
-            check_vocabulary(params, len(scores))
             scores[list(params.logit_bias)] += np.array(list(params.logit_bias.values()), dtype=np.float32)
         if too_short:
             ends = (*self._eos_token_ids, *(params.stop_token_ids or ()))
@@ -97,17 +96,6 @@ class Sampler:
                 "change logit_bias, min_tokens, stop_token_ids or the penalties",
             )
         return scores
-
-
-def check_vocabulary(params: SamplingParams, vocab_size: int) -> None:
-    """Raises `RequestError` if `logit_bias` names a token that the model does not have."""
-    for token in params.logit_bias or ():
-        if token >= vocab_size:
-            raise RequestError(
-                f"logit_bias names token {token}, but the vocabulary has {vocab_size} tokens",
-                f"use ids from 0 to {vocab_size - 1}",
-                param="logit_bias",
-            )
 
 
 def choose(scores: Scores, seq: request.Sequence) -> int:

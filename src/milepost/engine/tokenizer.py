@@ -86,7 +86,7 @@ def _panics_as_errors() -> Iterator[None]:
     except BaseException as error:
         if type(error).__name__ != "PanicException":
             raise
-        raise RequestFailed(f"the tokenizer failed: {error}", "send token ids instead of text") from error
+        raise RequestFailed(f"the tokenizer failed: {error}", "change the text, or send token ids") from error
 
 
 def _byte_tokens(decoder: tokenizers.decoders.Decoder | None, vocabulary: Mapping[str, int]) -> frozenset[int]:

@@ -19,7 +19,8 @@ class AttentionShape:
     """Sizes of one attention layer.
 
     `window`: tokens that a row can see, None for all. `scale`: of the scores, None for 1 / sqrt(head_dim). `soft_cap`:
-    the bound that scores are bent to, None for no bound.
+    the bound that scores are bent to, None for no bound. `output_gate`: each head's result passes a gate, which q_proj
+    makes beside the head's query.
     """
 
     hidden_size: int
@@ -31,6 +32,7 @@ class AttentionShape:
     window: int | None = None
     scale: float | None = None
     soft_cap: float | None = None
+    output_gate: bool = False
 
 
 class Attention(nn.Module):
@@ -51,7 +53,7 @@ class Attention(nn.Module):
         self.shape, self.layer, self.ops = shape, layer, ops
         self.scale = shape.head_dim**-0.5 if shape.scale is None else shape.scale
         inner, kv_inner = shape.num_heads * shape.head_dim, shape.num_kv_heads * shape.head_dim
-        self.q_proj = Linear(shape.hidden_size, inner, ops, shape.bias)
+        self.q_proj = Linear(shape.hidden_size, 2 * inner if shape.output_gate else inner, ops, shape.bias)
         self.k_proj = Linear(shape.hidden_size, kv_inner, ops, shape.bias)
         self.v_proj = Linear(shape.hidden_size, kv_inner, ops, shape.bias)
         self.o_proj = Linear(inner, shape.hidden_size, ops, shape.output_bias)
@@ -60,16 +62,21 @@ class Attention(nn.Module):
     def state_spec(self) -> tuple[LayerSpec, ...]:
         return (PagedKV(self.shape.num_kv_heads, self.shape.head_dim, self.shape.window),)
 
-    def forward(self, x: torch.Tensor, angles: Angles, batch: ForwardBatch) -> torch.Tensor:
-        """x [rows, hidden_size], angles of the rows' positions; stores the rows' KV, returns [rows, hidden_size]."""
+    def forward(self, x: torch.Tensor, angles: Angles | None, batch: ForwardBatch) -> torch.Tensor:
+        """x [rows, hidden_size], angles of the rows' positions (None: heads are not rotated); stores the rows' KV,
+        returns [rows, hidden_size]."""
         rows, head_dim = x.shape[0], self.shape.head_dim
         kv = batch.kv[self.layer]
         assert kv is not None, f"layer {self.layer} was given no KV"
-        q, k, v = (project(x).view(rows, -1, head_dim) for project in (self.q_proj, self.k_proj, self.v_proj))
+        q = self.q_proj(x).view(rows, self.shape.num_heads, -1)
+        q, gate = q.chunk(2, dim=-1) if self.shape.output_gate else (q, None)
+        k, v = (project(x).view(rows, -1, head_dim) for project in (self.k_proj, self.v_proj))
         q = q if self.q_norm is None else self.q_norm(q)
         k = k if self.k_norm is None else self.k_norm(k)
-        q, k = self.ops.rotate_half(q, *angles), self.ops.rotate_half(k, *angles)
+        if angles is not None:
+            q, k = self.ops.rotate_half(q, *angles), self.ops.rotate_half(k, *angles)
         self.ops.store_kv(k, v, kv, batch.slot_mapping)
         shape = self.shape
         out = self.ops.paged_attention(q, kv, batch, scale=self.scale, window=shape.window, soft_cap=shape.soft_cap)
+        out = out if gate is None else self.ops.sigmoid_mul(gate, out)
         return self.o_proj(out.reshape(rows, -1))

@@ -17,7 +17,8 @@ Config = Mapping[str, Any]
 
 
 class Model(nn.Module):
-    """A causal language model whose parameters carry their checkpoint's names.
+    """A causal language model whose parameters carry their checkpoint's names (or its model file's `checkpoint_names`
+    says how to find them).
 
     `max_model_len` is the trained context, `vocab_size` the width of the logits.
     """
@@ -45,6 +46,13 @@ class ModelFile(Protocol):
     `tie_word_embeddings` holds: {"lm_head.weight": "model.embed_tokens.weight"}. `GGUF_ARCHITECTURES` are the values of
     `general.architecture` that this file serves; `gguf_config` turns their metadata into a `config.json`, and
     `gguf_tensor` turns one stored tensor (under its checkpoint name) into the checkpoint's form.
+
+    More only where a family needs it. `checkpoint_names(name, config)`: what checkpoints call a parameter other than by
+    its own name; each spelling is the stored names of equal parts, one after the other in the parameter's memory.
+    `gguf_names(name, config)`: the stored names of one parameter, where the table of the `gguf` package does not lead
+    to it (empty: it does); several are the parts of one tensor, one below the other in its rows (the second last
+    dimension). `GGUF_FLAGS`: keys of the config that are true if the file holds a tensor, and how that tensor's name
+    ends: {"use_conv_bias": "ssm_conv1d.bias"}.
     """
 
     GGUF_ARCHITECTURES: tuple[str, ...]

@@ -33,8 +33,19 @@ def attention_config(metadata: Mapping[str, Any]) -> dict[str, Any]:
         "rope_scaling": rope_scaling(get),
         "max_position_embeddings": get("context_length"),
         "sliding_window": get("attention.sliding_window"),
-        "vocab_size": get("vocab_size") or len(metadata.get("tokenizer.ggml.tokens", ())),
+        "vocab_size": vocab_size(metadata),
     }
+
+
+def vocab_size(metadata: Mapping[str, Any]) -> int:
+    """Rows of the embedding: as stated, else the tokens of the vocabulary (0: there is none)."""
+    return int(getter(metadata)("vocab_size") or len(metadata.get("tokenizer.ggml.tokens", ())))
+
+
+def block_names(name: str, *ends: str) -> tuple[str, ...]:
+    """GGUF's names of what belongs to the layer of checkpoint name `name`: "blk.3.ssm_dt.bias"."""
+    layer = name.partition(".layers.")[2].partition(".")[0]
+    return tuple(f"blk.{layer}.{end}" for end in ends)
 
 
 def rope_scaling(get: Get) -> dict[str, Any] | None:

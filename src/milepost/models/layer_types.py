@@ -8,7 +8,9 @@ from milepost.errors import ModelError
 from milepost.models.base import Config, require
 
 HINT = "the model's config.json is damaged, or of a model that this version does not know"
-FULL, SLIDING = "full_attention", "sliding_attention"
+FULL, SLIDING, LINEAR = "full_attention", "sliding_attention", "linear_attention"
+OLDER = {"attention": FULL, "mamba": LINEAR}
+"""What configs from before transformers 5 call them."""
 
 
 def layer_types(config: Config, known: Collection[str], usual: Callable[[int], str]) -> list[str]:
@@ -18,7 +20,7 @@ def layer_types(config: Config, known: Collection[str], usual: Callable[[int], s
     """
     num_layers = int(require(config, "num_hidden_layers"))
     stated = config.get("layer_types")
-    types = [usual(i) for i in range(num_layers)] if stated is None else list(stated)
+    types = [usual(i) for i in range(num_layers)] if stated is None else [OLDER.get(str(kind), kind) for kind in stated]
     if len(types) != num_layers:
         raise ModelError(f"the config has {num_layers} layers and {len(types)} layer_types", HINT)
     unknown = sorted({str(kind) for kind in types} - set(known))

@@ -56,7 +56,7 @@ def build(config: Config, ops: Ops) -> CausalLM:
 def windows(config: Config) -> list[int | None]:
     """Each layer's window. Configs carry a `sliding_window` that counts only if `use_sliding_window` is set."""
     sliding = config.get("use_sliding_window") and config.get("sliding_window")
-    first = int(config.get("max_window_layers", 28))
+    first = config.get("max_window_layers", 28)
     types = layer_types(config, (FULL, SLIDING), lambda i: SLIDING if sliding and i >= first else FULL)
     return layer_windows(config, types)
 

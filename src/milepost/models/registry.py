@@ -9,20 +9,32 @@ from milepost.errors import ModelError
 from milepost.models.base import ModelFile
 
 MODEL_TYPES = {
+    "falcon_h1": "falcon_h1",
+    "falcon_mamba": "mamba",
     "gemma3": "gemma3",
     "gemma3_text": "gemma3",
+    "granitemoehybrid": "granitemoehybrid",
     "llama": "llama",
+    "mamba": "mamba",
+    "mamba2": "mamba2",
     "mistral": "llama",
     "qwen2": "qwen2",
     "qwen3": "qwen3",
+    "qwen3_5": "qwen3_5",
+    "qwen3_5_text": "qwen3_5",
 }
 """`model_type` of config.json -> module in `milepost.models`."""
 
 GGUF_ARCHITECTURES = {
+    "falcon-h1": "falcon_h1",
     "gemma3": "gemma3",
+    "granitehybrid": "granitemoehybrid",
     "llama": "llama",
+    "mamba": "mamba",
+    "mamba2": "mamba2",
     "qwen2": "qwen2",
     "qwen3": "qwen3",
+    "qwen35": "qwen3_5",
 }
 """`general.architecture` of a GGUF file -> module in `milepost.models`."""
 

@@ -34,7 +34,11 @@ def chat_logprobs(places: Sequence[TokenLogprobs], num_top: int, tokenizer: Toke
 
 @dataclass
 class LegacyLogprobs:
-    """`logprobs` of /v1/completions, growing token by token. Offsets count characters from the start of `text`."""
+    """`logprobs` of /v1/completions, growing token by token.
+
+    Offsets add up the tokens' texts, as vLLM does: exact where these are what `text` is made of, which a special token
+    that `text` leaves out or a part of a character is not.
+    """
 
     tokenizer: Tokenizer | None
     offset: int = 0

@@ -62,7 +62,7 @@ async def read_conversation(engine: Engine, conversation: Sequence[Message], ask
 async def read_prompts(engine: Engine, prompt: Any, *, add_special_tokens: bool) -> list[Prompt]:
     """Of /v1/completions: text, token ids, a list of texts, or a list of lists of ids. Raises `RequestError`."""
     if isinstance(prompt, str):
-        return [await read_text(engine, prompt, add_special_tokens=add_special_tokens)]
+        return await read_texts(engine, [prompt], add_special_tokens=add_special_tokens)
     if not isinstance(prompt, list) or not prompt:
         raise _bad_prompt()
     if _is_id(prompt[0]):
@@ -73,13 +73,17 @@ async def read_prompts(engine: Engine, prompt: Any, *, add_special_tokens: bool)
         return [_ids(part) for part in prompt]
     if not all(isinstance(part, str) for part in prompt):
         raise _bad_prompt()
-    return [await read_text(engine, part, add_special_tokens=add_special_tokens) for part in prompt]
+    return await read_texts(engine, prompt, add_special_tokens=add_special_tokens)
 
 
-async def read_text(engine: Engine, text: str, *, add_special_tokens: bool) -> Prompt:
+async def read_texts(engine: Engine, texts: list[str], *, add_special_tokens: bool) -> list[Prompt]:
     """Raises `RequestError` when the model has no tokenizer."""
     tokenizer = needs_tokenizer(engine, "prompt")
-    return Prompt(text, await _aside(len(text), lambda: tokenizer.encode(text, add_special_tokens=add_special_tokens)))
+
+    def read() -> list[Prompt]:
+        return [Prompt(text, tokenizer.encode(text, add_special_tokens=add_special_tokens)) for text in texts]
+
+    return await _aside(sum(map(len, texts)), read)
 
 
 def needs_tokenizer(engine: Engine, param: str) -> Tokenizer:

@@ -17,6 +17,9 @@ from milepost.server.state import Engine, ServerState
 GRACE_SECONDS = 10
 """After a signal, running requests have this long to finish; then they end with an error."""
 
+KEEP_ALIVE_SECONDS = 75
+"""Well above the 5 s after which common clients drop an idle connection: they must not meet one that just closed."""
+
 Load = Callable[[Callable[[int, int], None]], Engine]
 """Loads the engine; calls its argument with the bytes done and the bytes in total."""
 
@@ -71,6 +74,7 @@ def serve(
             ws="none",
             lifespan="off",
             server_header=False,
+            timeout_keep_alive=KEEP_ALIVE_SECONDS,
             timeout_graceful_shutdown=grace_seconds,
         )
     )

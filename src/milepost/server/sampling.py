@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from milepost.engine.inputs import context_overflow
 from milepost.errors import RequestError
 from milepost.sampling_params import MAX_LOGPROBS, RequestOutputKind, SamplingParams
 from milepost.server.schemas import Generation
@@ -73,6 +72,8 @@ def check_logprobs(name: str, value: int | None) -> None:
 def check_fits(engine: Engine, num_prompt_tokens: int, max_tokens: int | None, param: str) -> None:
     """A prompt leaves room for one token at least, and for all that are explicitly asked for."""
     if num_prompt_tokens + (max_tokens or 1) > engine.max_model_len:
+        from milepost.engine.inputs import context_overflow  # late: it brings torch, and the server listens before that
+
         error = context_overflow(num_prompt_tokens, max_tokens, engine.max_model_len)
         error.param = param
         raise error

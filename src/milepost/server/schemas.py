@@ -15,7 +15,7 @@ def _as_list(value: Any) -> Any:
 
 
 class Schema(BaseModel):
-    model_config = ConfigDict(extra="ignore", protected_namespaces=())
+    model_config = ConfigDict(extra="ignore")
 
 
 class StreamOptions(Schema):
@@ -68,7 +68,7 @@ class Generation(Schema):
 class Message(Schema):
     """One message. Fields beyond these two go to the chat template as they are."""
 
-    model_config = ConfigDict(extra="allow", protected_namespaces=())
+    model_config = ConfigDict(extra="allow")
 
     role: str
     content: Any = None

@@ -7,7 +7,7 @@ from fastapi import APIRouter, Request, Response
 from milepost.errors import RequestError
 from milepost.server.body import read_json
 from milepost.server.errors import ApiResponse
-from milepost.server.prompts import Prompt, needs_tokenizer, read_conversation, read_text
+from milepost.server.prompts import Prompt, needs_tokenizer, read_conversation, read_texts
 from milepost.server.schemas import DetokenizeRequest, TokenizeRequest
 from milepost.server.state import Engine, server_state
 from milepost.server.stream import until_hangup
@@ -53,4 +53,6 @@ async def _read(engine: Engine, body: TokenizeRequest) -> Prompt:
         raise RequestError("give either prompt or messages", param="prompt")
     if body.messages is not None:
         return await read_conversation(engine, body.messages, body)
-    return await read_text(engine, body.prompt or "", add_special_tokens=body.add_special_tokens is not False)
+    special = body.add_special_tokens is not False
+    (prompt,) = await read_texts(engine, [body.prompt or ""], add_special_tokens=special)
+    return prompt

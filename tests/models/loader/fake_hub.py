@@ -16,7 +16,10 @@ SHA = "0123456789abcdef0123456789abcdef01234567"
 
 
 class FakeHub:
-    """Serves `repos[org/name][file] -> bytes`. `errors[org/name] -> (status, X-Error-Code)` refuses; `asked` lists paths."""
+    """Serves `repos[org/name][file] -> bytes`.
+
+    `errors[org/name]` or `errors[org/name/file]` -> (status, X-Error-Code) refuses; `asked` lists method and path.
+    """
 
     def __init__(self, address: str) -> None:
         self.address = address
@@ -26,7 +29,9 @@ class FakeHub:
 
     def downloads(self) -> list[str]:
         """Files whose bytes were asked for."""
-        return sorted(path.partition(f"/resolve/{SHA}/")[2] for path in self.asked if "GET" in path and "resolve" in path)
+        return sorted(
+            path.partition(f"/resolve/{SHA}/")[2] for path in self.asked if "GET" in path and "resolve" in path
+        )
 
     def answer(self, path: str) -> tuple[int, dict[str, str], bytes]:
         """Status, headers and body of a request."""
@@ -85,7 +90,7 @@ def fake_hub(cache: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     hub = FakeHub(f"http://127.0.0.1:{server.server_address[1]}")
     point_at(hub.address, cache, monkeypatch)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
     thread.start()
     try:
         yield hub

@@ -12,7 +12,7 @@ from milepost.models.loader.source import TokenizerSource
 
 TEXTS = [
     *("hello world", " leading", "trailing ", "   runs   of  spaces   ", "\n\n\ttabs\r\n", "", " ", "1234567 3.14159"),
-    *("naïve café e\u0301", "你好，世界。日本語", "🙂👩‍👩‍👧‍👦🏳️‍🌈", "DON'T don't it's", "a\u00a0b\u2028c", "\x00\x7f"),
+    *("naïve café e\u0301", "你好世界。日本語", "🙂👩‍👩‍👧‍👦🏳️‍🌈", "DON'T don't it's", "a\u00a0b\u2028c", "\x00\x7f"),
 ]
 
 
@@ -41,7 +41,13 @@ def test_byte_level_merges_in_the_order_of_the_file() -> None:
 def test_control_and_user_defined_tokens_are_found_whole() -> None:
     backend = byte_level()
     ids = backend.encode("hello<|turn|>hello <think>").ids
-    assert ids == [backend.token_to_id("hello"), tiny.TURN, backend.token_to_id("hello"), *backend.encode(" ").ids, tiny.THINK]
+    assert ids == [
+        backend.token_to_id("hello"),
+        tiny.TURN,
+        backend.token_to_id("hello"),
+        *backend.encode(" ").ids,
+        tiny.THINK,
+    ]
     assert backend.decode(ids) == "hellohello <think>"  # decoding skips control tokens, not user-defined ones
     assert backend.decode(ids, skip_special_tokens=False) == "hello<|turn|>hello <think>"
     assert backend.get_vocab_size() == tiny.VOCAB_SIZE
@@ -169,6 +175,14 @@ def test_sentencepiece_bytes_and_user_defined_spaces() -> None:
     assert backend.get_vocab_size() == len(PIECES)
 
 
+def test_what_sentencepiece_cannot_spell_is_the_unknown_token() -> None:
+    kinds = [1 if kind == 6 else kind for _, kind, _ in PIECES]  # no bytes to fall back to
+    assert pieces(ggml__token_type=kinds).encode("日本 a").tokens == ["<s>", "▁", "<unk>", "▁a"]
+    kinds[0] = 4
+    renamed = ["▁?", *(piece for piece, _, _ in PIECES[1:])]
+    assert pieces(ggml__tokens=renamed, ggml__token_type=kinds).encode("日").ids[-1] == 0
+
+
 def test_sentencepiece_adds_bos_unless_told_otherwise() -> None:
     assert pieces().encode("a").ids[0] == 1
     assert pieces(ggml__bos_token_id=None).encode("a").ids[0] == 1
@@ -217,12 +231,14 @@ def test_no_tokenizer_and_unsupported_ones() -> None:
         ({"ggml__merges": 3}, "merges are not a list"),
         ({"ggml__merges": ["h"]}, "tokenizer is damaged"),
         ({"ggml__merges": ["q q"]}, "tokenizer is damaged: .*`qq` out of vocabulary"),
+        ({"ggml__merges": ["\n q"]}, "tokenizer is damaged"),
         ({"ggml__model": "llama", "ggml__tokens": ["a" * 5000] * tiny.VOCAB_SIZE}, "more than 4096 characters"),
     ],
 )
 def test_contradictions(changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(ModelError, match=message):
+    with pytest.raises(ModelError, match=message) as caught:
         read(**changes)
+    assert "\n" not in str(caught.value)
 
 
 def test_two_tokens_of_one_text_keep_the_first_id() -> None:

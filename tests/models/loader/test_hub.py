@@ -62,9 +62,7 @@ def test_a_download_that_broke_off_goes_on(hub: FakeHub, files: dict[str, bytes]
     assert hub.downloads() == [path.name for path in lost]
 
 
-def test_offline_the_cache_must_do(
-    hub: FakeHub, files: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_offline_the_cache_must_do(hub: FakeHub, files: dict[str, bytes], monkeypatch: pytest.MonkeyPatch) -> None:
     hub.repos[REPO] = files
     folder = resolve(REPO)
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
@@ -72,6 +70,30 @@ def test_offline_the_cache_must_do(
     next(folder.glob("model-00002-*")).unlink()
     with pytest.raises(ModelError, match=r"not all of it is in the hub's cache \(hint: unset HF_HUB_OFFLINE"):
         resolve(REPO)
+
+
+def test_a_model_without_tokenizer_is_checked_for_more_unless_the_hub_is_away(
+    hub: FakeHub, files: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub.repos[REPO] = {name: body for name, body in files.items() if name != "tokenizer_config.json"}
+    folder = resolve(REPO)
+    hub.asked.clear()
+    assert resolve(REPO) == folder
+    assert hub.asked
+    assert hub.downloads() == []
+    point_at("http://127.0.0.1:9", tmp_path / "cache", monkeypatch)
+    assert resolve(REPO) == folder
+
+
+def test_other_copies_of_the_weights_are_not_fetched(hub: FakeHub, files: dict[str, bytes]) -> None:
+    others = ("consolidated.safetensors", "original/params.json", "onnx/config.json", "more/model.safetensors")
+    hub.repos[REPO] = files | dict.fromkeys(others, b"x") | {"additional_chat_templates/rag.jinja": b"y"}
+    folder = resolve(REPO)
+    assert not set(hub.downloads()) & set(others)
+    assert (folder / "additional_chat_templates" / "rag.jinja").is_file()
+    hub.repos["other/model"] = {"consolidated.safetensors": b"x", "params.json": b"{}"}
+    with pytest.raises(ModelError, match="has no safetensors that can be read"):
+        resolve("other/model")
 
 
 def test_one_gguf_file_of_several(hub: FakeHub) -> None:
@@ -89,9 +111,11 @@ def test_one_gguf_file_of_several(hub: FakeHub) -> None:
     hub.asked.clear()
     assert resolve(f"{REPO}:Q4_K_M").name == "tiny-Q4_K_M.gguf"
     assert hub.asked == []
-    with pytest.raises(ModelError, match=r"no GGUF file of .* fits 'Q2_K': it has tiny-Q4_K.gguf, .*hint: name one"):
+    with pytest.raises(
+        ModelError, match=r"no GGUF file of .* fits 'Q2_K': it has .*, tiny-Q4_K.gguf, .*hint: name one"
+    ):
         resolve(f"{REPO}:Q2_K")
-    with pytest.raises(ModelError, match=rf"has no safetensors .*hint: name one of its GGUF files, such as {REPO}:"):
+    with pytest.raises(ModelError, match=rf"has no safetensors .*hint: name one of its GGUF files, such as {REPO}:\w"):
         resolve(REPO)
 
 
@@ -106,14 +130,16 @@ def test_all_parts_of_a_split_gguf_file(hub: FakeHub) -> None:
     assert len(list(first.parent.iterdir())) == 3
 
 
-def test_the_only_gguf_file_needs_no_name(hub: FakeHub) -> None:
+def test_the_only_gguf_file_needs_no_name(hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     hub.repos[REPO] = {"only.gguf": b"1", "README.md": b"2"}
+    assert resolve(REPO).read_bytes() == b"1"
+    point_at("http://127.0.0.1:9", tmp_path / "cache", monkeypatch)
     assert resolve(REPO).read_bytes() == b"1"
 
 
 def test_a_repository_of_pickles(hub: FakeHub) -> None:
     hub.repos[REPO] = {"config.json": b"{}", "pytorch_model.bin": b"2"}
-    with pytest.raises(ModelError, match=r"has no safetensors \(hint: .*pickled weights are not read"):
+    with pytest.raises(ModelError, match=r"has no safetensors that can be read \(hint: .*pickled weights are not read"):
         resolve(REPO)
     assert hub.downloads() == []
 

@@ -146,7 +146,7 @@ def test_unexpected_tensors_make_one_line_and_frequencies_none(folder: Path, cap
         edit_tensors(folder, **more)
         load_model(open_model(str(folder)), torch.float32)
     assert [record.getMessage() for record in caplog.records] == [
-        "5 tensors that the model does not use are left out: extra.0, extra.1, extra.2, ..."
+        "5 tensors that the model does not use are left out: extra.0, extra.1, extra.2 and 2 more"
     ]
 
 
@@ -159,7 +159,7 @@ def test_a_head_that_is_not_stored_is_the_embedding(folder: Path, tied: bool | N
 
 def test_a_head_that_is_neither_stored_nor_tied_is_missing(folder: Path) -> None:
     edit_tensors(folder, drop=("lm_head.weight",))
-    with pytest.raises(ModelError, match="lacks 1 of the model's tensors: lm_head.weight"):
+    with pytest.raises(ModelError, match=r"lacks 1 of the model's tensors: lm_head\.weight"):
         load_model(open_model(str(folder)), torch.float32)
 
 
@@ -188,7 +188,9 @@ def test_float64_is_converted(folder: Path) -> None:
 
 def test_progress_counts_the_bytes_up_to_all(folder: Path) -> None:
     calls: list[tuple[int, int]] = []
-    loaded = load_model(open_model(str(folder)), torch.float32, progress=lambda done, total: calls.append((done, total)))
+    loaded = load_model(
+        open_model(str(folder)), torch.float32, progress=lambda done, total: calls.append((done, total))
+    )
     done = [first for first, _ in calls]
     assert done[0] == 0
     assert done == sorted(set(done))

@@ -91,7 +91,7 @@ def test_a_name_whose_folder_exists_is_a_path(tmp_path: Path, monkeypatch: pytes
 
 
 def test_paths_that_cannot_be_read(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match="cannot read 'a+': File name too long"):
+    with pytest.raises(ModelError, match=r"cannot read 'a+': File name too long"):
         resolve("a" * 5000)
     with pytest.raises(ModelError, match="neither a file nor a folder"):
         resolve("/dev/null")

@@ -20,6 +20,7 @@ from milepost.models.loader.gguf_header import HINT, Header, StoredTensor, read_
 from milepost.models.loader.gguf_tokenizer import end_token_ids, read_tokenizer, token_id
 from milepost.models.loader.meta import build_on_meta
 from milepost.models.loader.source import ModelSource
+from milepost.models.loader.wording import few, one_line
 from milepost.models.registry import gguf_model_file
 
 PART = re.compile(r"(?P<stem>.*)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf", re.DOTALL)
@@ -55,8 +56,8 @@ def open_gguf(path: Path) -> ModelSource:
     module = gguf_model_file(architecture)
     config = _config(module, header)
     wanted = build_on_meta(config, len(header.tensors)).state_dict().keys()
-    tensors = _by_checkpoint_name(architecture, wanted, header.tensors, config["num_hidden_layers"])
-    _refuse_types({name: tensor for name, tensor in tensors.items() if name in wanted})
+    tensors = _by_checkpoint_name(module, architecture, wanted, header.tensors, config)
+    _refuse_types([part for name, parts in tensors.items() if name in wanted for part in parts])
     tokenizer, problem = read_tokenizer(header.metadata)
     return ModelSource(
         path=path,
@@ -71,9 +72,10 @@ def open_gguf(path: Path) -> ModelSource:
 
 @dataclass(frozen=True)
 class GGUFTensors:
-    """The tensors of a GGUF model by their checkpoint's names (unknown ones by their own): a `TensorFile`."""
+    """The tensors of a GGUF model by their checkpoint's names (unknown ones by their own), each in one part or several:
+    a `TensorFile`."""
 
-    tensors: Mapping[str, StoredTensor]
+    tensors: Mapping[str, tuple[StoredTensor, ...]]
     module: ModelFile
     config: Mapping[str, Any]
 
@@ -81,22 +83,23 @@ class GGUFTensors:
         return list(self.tensors)
 
     def stored_as(self, name: str) -> str:
-        return self.tensors[name].type.name
+        return self.tensors[name][0].type.name
 
     def num_bytes(self, dtype: torch.dtype) -> int:
-        return sum(math.prod(tensor.shape) for tensor in self.tensors.values()) * dtype.itemsize
+        return sum(math.prod(part.shape) for parts in self.tensors.values() for part in parts) * dtype.itemsize
 
     def read(self, names: Collection[str], dtype: torch.dtype) -> Iterator[tuple[str, torch.Tensor]]:
         for name, stored in self.tensors.items():
             if name in names:
-                yield name, self._checkpoint_form(name, read_tensor(stored, dtype))
+                yield name, self._checkpoint_form(name, [read_tensor(part, dtype) for part in stored])
 
-    def _checkpoint_form(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
+    def _checkpoint_form(self, name: str, parts: list[torch.Tensor]) -> torch.Tensor:
         try:
+            tensor = parts[0] if len(parts) == 1 else torch.cat(parts, dim=-2)
             return self.module.gguf_tensor(name, tensor, self.config)
-        except (RuntimeError, ValueError, ArithmeticError) as error:
-            shape = tuple(tensor.shape)
-            raise ModelError(f"tensor {name!r} of shape {shape} does not fit the model's config", HINT) from error
+        except (RuntimeError, ValueError, ArithmeticError, IndexError) as error:
+            shapes = " and ".join(str(tuple(part.shape)) for part in parts)
+            raise ModelError(f"tensor {name!r} of shape {shapes} does not fit the model's config", HINT) from error
 
 
 def read_tensor(stored: StoredTensor, dtype: torch.dtype) -> torch.Tensor:
@@ -104,7 +107,7 @@ def read_tensor(stored: StoredTensor, dtype: torch.dtype) -> torch.Tensor:
     try:
         data = np.asarray(np.memmap(stored.path, np.uint8, "r", stored.start, (stored.num_bytes,)))
     except (OSError, ValueError) as error:
-        raise ModelError(f"cannot read tensor {stored.name!r} of {stored.path}: {error}", HINT) from error
+        raise ModelError(f"cannot read tensor {stored.name!r} of {stored.path}: {one_line(error)}", HINT) from error
     if stored.type in _PLAIN:
         return torch.from_numpy(data.copy()).view(_PLAIN[stored.type]).reshape(stored.shape)
     width = stored.shape[-1]
@@ -132,8 +135,7 @@ def _whole(path: Path) -> Header:
     parts = [path.with_name(f"{match['stem']}-{i:05}-of-{count:05}.gguf") for i in range(1, count + 1)]
     missing = [part.name for part in parts if not part.is_file()]
     if missing:
-        more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
-        raise ModelError(f"{path} is one of {count} parts; missing: {', '.join(missing[:3])}{more}", "fetch all parts")
+        raise ModelError(f"{path} is one of {count} parts; missing: {few(missing)}", "fetch all parts")
     headers = [read_header(part) for part in parts]
     for number, part in enumerate(headers):
         if part.metadata.get("split.count") != count or part.metadata.get("split.no") != number:
@@ -157,6 +159,8 @@ def _config(module: ModelFile, header: Header) -> dict[str, Any]:
     if not isinstance(config.get("num_hidden_layers"), int):
         raise ModelError("the GGUF metadata does not say how many layers there are", HINT)
     config["tie_word_embeddings"] = "output.weight" not in tensors
+    for key, end in getattr(module, "GGUF_FLAGS", {}).items():
+        config[key] = any(name.endswith(f".{end}") for name in tensors)
     if not config.get("vocab_size") and "token_embd.weight" in tensors:
         config["vocab_size"] = tensors["token_embd.weight"].shape[0]
     for key, name in (("bos", "bos"), ("eos", "eos"), ("pad", "padding")):
@@ -182,21 +186,37 @@ def _generation_config(metadata: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _by_checkpoint_name(
-    architecture: str, wanted: Collection[str], tensors: Collection[StoredTensor], num_layers: int
-) -> dict[str, StoredTensor]:
-    """The stored tensors in their order, each under the name of the parameter that it is, or else its own.
+    module: ModelFile,
+    architecture: str,
+    wanted: Collection[str],
+    tensors: Collection[StoredTensor],
+    config: Mapping[str, Any],
+) -> dict[str, tuple[StoredTensor, ...]]:
+    """The stored tensors in their order, each under the name of the parameter that it is or is a part of, or its own.
 
-    The `gguf` package's table leads from a checkpoint's names to stored ones, several to one: the wanted ones decide.
+    The `gguf` package's table leads from a checkpoint's names to stored ones, several to one: the wanted ones decide,
+    and what the model file says of them comes first.
     """
     arch = next(key for key, name in gguf.MODEL_ARCH_NAMES.items() if name == architecture)
-    table = gguf.get_tensor_name_map(arch, num_layers)
-    parameters = {table.get_name(name, try_suffixes=(".weight", ".bias")): name for name in wanted}
-    return {parameters.get(tensor.name, tensor.name): tensor for tensor in tensors}
+    table = gguf.get_tensor_name_map(arch, config["num_hidden_layers"])
+    own_names = getattr(module, "gguf_names", lambda name, config: ())
+    names = {
+        name: own_names(name, config) or (table.get_name(name, try_suffixes=(".weight", ".bias")),) for name in wanted
+    }
+    parameters = {stored: name for name, parts in names.items() for stored in parts}
+    by_name = {tensor.name: tensor for tensor in tensors}
+    found: dict[str, tuple[StoredTensor, ...]] = {}
+    for tensor in tensors:
+        name = parameters.get(tensor.name, tensor.name)
+        parts = names.get(name, (tensor.name,))
+        if all(part in by_name for part in parts):
+            found.setdefault(name, tuple(by_name[part] for part in parts))
+    return found
 
 
-def _refuse_types(tensors: Mapping[str, StoredTensor]) -> None:
+def _refuse_types(tensors: Collection[StoredTensor]) -> None:
     """ModelError for a quantisation that the `gguf` package cannot undo (tried on one block of each type)."""
-    examples = {tensor.type: name for name, tensor in tensors.items() if tensor.type not in _PLAIN}
+    examples = {tensor.type: tensor.name for tensor in tensors if tensor.type not in _PLAIN}
     for kind, name in examples.items():
         try:
             gguf.dequantize(np.zeros((1, GGML_QUANT_SIZES[kind][1]), np.uint8), kind)

@@ -16,6 +16,7 @@ from milepost.errors import ModelError
 from milepost.models.loader.gguf_header import HINT
 from milepost.models.loader.gguf_pretokenizers import pre_tokenizer
 from milepost.models.loader.source import TokenizerSource
+from milepost.models.loader.wording import one_line
 
 logger = logging.getLogger(__name__)
 
@@ -65,15 +66,14 @@ def read_tokenizer(metadata: Mapping[str, Any]) -> tuple[TokenizerSource | None,
         return None, f"the GGUF file's tokenizer is of the kind {kind!r}, which is not supported"
     vocabulary = _vocabulary(metadata)
     try:
-        backend = build(vocabulary, metadata)
-        _add_special(backend, vocabulary)
-        _set_template(backend, vocabulary, metadata)
+        backend, adds_bos = build(vocabulary, metadata)
+        _set_template(backend, vocabulary, metadata, adds_bos)
     except ModelError:
         raise
     except BaseException as error:  # the tokenizers package panics (a BaseException) on some contradictions
         if isinstance(error, KeyboardInterrupt | SystemExit | MemoryError):
             raise
-        raise ModelError(f"the GGUF file's tokenizer is damaged: {str(error)[:200]}", HINT) from error
+        raise ModelError(f"the GGUF file's tokenizer is damaged: {one_line(error)}", HINT) from error
     named = {name: token_id(metadata, key) for key, name in _SPECIAL_NAMES.items()}
     special = {name: vocabulary.tokens[i] for name, i in named.items() if i is not None}
     return TokenizerSource(backend, special, _chat_template(metadata)), ""
@@ -106,7 +106,11 @@ def _vocabulary(metadata: Mapping[str, Any]) -> Vocabulary:
     return Vocabulary(tokens, types, scores)
 
 
-def _byte_level(vocabulary: Vocabulary, metadata: Mapping[str, Any]) -> Tokenizer:
+Built = tuple[Tokenizer, bool]
+"""A tokenizer, and whether BOS leads where the file does not say."""
+
+
+def _byte_level(vocabulary: Vocabulary, metadata: Mapping[str, Any]) -> Built:
     """BPE over bytes, each spelled as a printable character (Radford et al., 2019)."""
     kind = pre_tokenizer(metadata.get("tokenizer.ggml.pre"))
     merges = _stored_merges(metadata)
@@ -119,18 +123,19 @@ def _byte_level(vocabulary: Vocabulary, metadata: Mapping[str, Any]) -> Tokenize
     backend.decoder = decoders.ByteLevel()
     if kind.nfc:
         backend.normalizer = normalizers.NFC()
-    return backend
+    _add_special(backend, vocabulary)
+    return backend, kind.add_bos
 
 
-def _sentencepiece(vocabulary: Vocabulary, metadata: Mapping[str, Any]) -> Tokenizer:
+def _sentencepiece(vocabulary: Vocabulary, metadata: Mapping[str, Any]) -> Built:
     """BPE over characters, the best-scored merge first; what no token spells falls back to its bytes."""
     if max(map(len, vocabulary.tokens)) > MAX_PIECE:
         raise ModelError(f"the GGUF file's tokenizer has a token of more than {MAX_PIECE} characters", HINT)
-    ids, unknown = _respelled(vocabulary).ids(), token_id(metadata, "unknown")
-    merges = _stored_merges(metadata)
+    vocabulary = _respelled(vocabulary)
+    merges, unknown = _stored_merges(metadata), token_id(metadata, "unknown")
     model = models.BPE(
-        ids,
-        _merges_by_score(vocabulary, ids) if merges is None else merges,
+        vocabulary.ids(),
+        _merges_by_score(vocabulary) if merges is None else merges,
         unk_token=None if unknown is None else vocabulary.tokens[unknown],
         fuse_unk=True,
         byte_fallback=BYTE in vocabulary.types,
@@ -141,10 +146,11 @@ def _sentencepiece(vocabulary: Vocabulary, metadata: Mapping[str, Any]) -> Token
     backend.normalizer = normalizers.Sequence([normalizers.Prepend(SPACE), spaced]) if prefix else spaced
     plain = [decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
     backend.decoder = decoders.Sequence([*plain, decoders.Strip(" ", 1, 0)] if prefix else plain)
-    return backend
+    _add_special(backend, vocabulary)
+    return backend, True
 
 
-_BUILDERS: dict[str, Callable[[Vocabulary, Mapping[str, Any]], Tokenizer]] = {
+_BUILDERS: dict[str, Callable[[Vocabulary, Mapping[str, Any]], Built]] = {
     "gpt2": _byte_level,
     "llama": _sentencepiece,
 }
@@ -173,13 +179,13 @@ def _stored_merges(metadata: Mapping[str, Any]) -> list[tuple[str, str]] | None:
     return merges
 
 
-def _merges_by_score(vocabulary: Vocabulary, ids: Mapping[str, int]) -> list[tuple[str, str]]:
+def _merges_by_score(vocabulary: Vocabulary) -> list[tuple[str, str]]:
     """Every pair of tokens that spells a third one, by the third's score, best first.
 
     SentencePiece merges the leftmost of equal scores, which lets a run of spaces (all of one score) grow from its left
     end; merges by rank do the same when those with the longer left side go first.
     """
-    found = []
+    ids, found = vocabulary.ids(), []
     for token, kind, score in zip(vocabulary.tokens, vocabulary.types, vocabulary.scores, strict=True):
         if kind != NORMAL:
             continue
@@ -194,7 +200,6 @@ def _merges_by_score(vocabulary: Vocabulary, ids: Mapping[str, int]) -> list[tup
 def _add_special(backend: Tokenizer, vocabulary: Vocabulary) -> None:
     """Tokens found in a text as a whole: control tokens, which decoding may skip, and user-defined ones."""
     ids = vocabulary.ids()
-    spelled = _respelled(vocabulary).tokens if isinstance(backend.decoder, decoders.Sequence) else vocabulary.tokens
     control, plain = [], []
     for i, (token, kind) in enumerate(zip(vocabulary.tokens, vocabulary.types, strict=True)):
         if not token or ids[token] != i:
@@ -202,39 +207,30 @@ def _add_special(backend: Tokenizer, vocabulary: Vocabulary) -> None:
         if kind in (CONTROL, UNKNOWN):
             control.append(AddedToken(token, special=True, normalized=False))
         elif kind == USER_DEFINED:
-            plain.append(AddedToken(spelled[i], special=False, normalized=False))
+            plain.append(AddedToken(token, special=False, normalized=False))
     backend.add_special_tokens(control)
     backend.add_tokens(plain)
 
 
-def _set_template(backend: Tokenizer, vocabulary: Vocabulary, metadata: Mapping[str, Any]) -> None:
-    """BOS before and EOS after a text, where the file says so, or its kind of tokenizer does."""
-    if metadata.get("tokenizer.ggml.model") == "llama":
-        by_kind = True
-    else:
-        by_kind = pre_tokenizer(metadata.get("tokenizer.ggml.pre")).add_bos
-    wanted = {
-        "bos": metadata.get("tokenizer.ggml.add_bos_token", by_kind),
-        "eos": metadata.get("tokenizer.ggml.add_eos_token", False),
-    }
-    tokens: dict[str, tuple[str, int]] = {}
-    for name, add in wanted.items():
+def _set_template(backend: Tokenizer, vocabulary: Vocabulary, metadata: Mapping[str, Any], adds_bos: bool) -> None:
+    """BOS before and EOS after each text, where the file, or else the kind of tokenizer (`adds_bos`), says so.
+
+    The template names the tokens itself: their texts may hold what templates use (":", "$").
+    """
+    special = []
+    for name, default in (("bos", adds_bos), ("eos", False)):
         i = token_id(metadata, name)
-        if add is True and i is None:
+        if metadata.get(f"tokenizer.ggml.add_{name}_token", default) is not True:
+            continue
+        if i is None:
             logger.warning("the GGUF file asks for a %s token at each text and names none", name.upper())
-        elif add is True and i is not None:
-            tokens[name] = (vocabulary.tokens[i], i)
-    if tokens:
-        first, last = ([f"<{name}>"] if name in tokens else [] for name in ("bos", "eos"))
-        special = [(f"<{name}>", *token) for name, token in tokens.items()]
-        backend.post_processor = _template(first, last, special)
-
-
-def _template(first: list[str], last: list[str], special: list[tuple[str, str, int]]) -> processors.TemplateProcessing:
-    """A template with names of its own for the tokens, whose texts may hold what templates use (":", "$")."""
-    named = [{"id": name, "ids": [i], "tokens": [token]} for name, token, i in special]
-    pair = [*first, "$A", *last, *first, "$B:1", *last]
-    return processors.TemplateProcessing(single=[*first, "$A", *last], pair=pair, special_tokens=named)
+        else:
+            special.append({"id": f"<{name}>", "ids": [i], "tokens": [vocabulary.tokens[i]]})
+    names = [entry["id"] for entry in special]
+    first, last = [name for name in names if name == "<bos>"], [name for name in names if name == "<eos>"]
+    if special:
+        pair = [*first, "$A", *last, *first, "$B:1", *last]
+        backend.post_processor = processors.TemplateProcessing([*first, "$A", *last], pair, special)
 
 
 def _chat_template(metadata: Mapping[str, Any]) -> str | dict[str, str] | None:

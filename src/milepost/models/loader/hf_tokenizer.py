@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,9 @@ from tokenizers import AddedToken, Tokenizer, processors
 
 from milepost.errors import ModelError
 from milepost.models.loader.source import TokenizerSource
+from milepost.models.loader.wording import one_line
+
+logger = logging.getLogger(__name__)
 
 HINT = "the file is damaged or incomplete: fetch it again"
 CONVERTIBLE = ("tokenizer.model", "vocab.json", "vocab.txt", "tiktoken.model", "tekken.json")
@@ -30,7 +34,7 @@ def read_tokenizer(folder: Path) -> tuple[TokenizerSource | None, str]:
     except BaseException as error:  # the tokenizers package panics (a BaseException) on some contradictions
         if isinstance(error, KeyboardInterrupt | SystemExit | MemoryError):
             raise
-        raise ModelError(f"{folder / 'tokenizer.json'} is damaged: {str(error)[:200]}", HINT) from error
+        raise ModelError(f"{folder / 'tokenizer.json'} is damaged: {one_line(error)}", HINT) from error
     backend.no_truncation()  # a file saved during training may ask for either
     backend.no_padding()
     _add_tokens(backend, config, special)
@@ -45,7 +49,7 @@ def _object(path: Path) -> dict[str, Any]:
     try:
         found = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError) as error:
-        raise ModelError(f"{path} cannot be read: {error}", HINT) from error
+        raise ModelError(f"{path} cannot be read: {one_line(error)}", HINT) from error
     if not isinstance(found, dict):
         raise ModelError(f"{path} does not hold a JSON object", HINT)
     return found
@@ -62,12 +66,14 @@ def _add_tokens(backend: Tokenizer, config: Mapping[str, Any], special: Mapping[
     listed = config.get("added_tokens_decoder")
     entries = {i: entry for i, entry in listed.items() if isinstance(entry, dict)} if isinstance(listed, dict) else {}
     known = {token.content for token in backend.get_added_tokens_decoder().values()}
-    for i in sorted((i for i in entries if i.isdigit()), key=int):
+    for i in sorted((i for i in entries if i.isdecimal()), key=int):
         text = _text(entries[i])
         if text and text not in known and backend.token_to_id(text) in (None, int(i)):
             flags = {key: bool(entries[i][key]) for key in _FLAGS if key in entries[i]}
             backend.add_tokens([AddedToken(text, **flags)])
             known.add(text)
+            if backend.token_to_id(text) != int(i):
+                logger.warning("token %r should have the id %s and has %s", text, i, backend.token_to_id(text))
     named = (text for text in special.values() if text not in known and backend.token_to_id(text) is not None)
     backend.add_special_tokens([AddedToken(text, special=True, normalized=False) for text in named])
 
@@ -112,7 +118,7 @@ def _template_text(path: Path) -> str:
     try:
         return path.read_text("utf-8")
     except (OSError, ValueError) as error:
-        raise ModelError(f"{path} cannot be read: {error}", HINT) from error
+        raise ModelError(f"{path} cannot be read: {one_line(error)}", HINT) from error
 
 
 def _converted(folder: Path) -> tuple[Tokenizer | None, str]:
@@ -128,5 +134,4 @@ def _converted(folder: Path) -> tuple[Tokenizer | None, str]:
         converted = transformers.AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
         return converted.backend_tokenizer, ""
     except Exception as error:  # transformers raises whatever its converters raise
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        return None, f"{folder} has no tokenizer.json, and {files[0]} cannot be converted: {reason[:200]}"
+        return None, f"{folder} has no tokenizer.json, and {files[0]} cannot be converted: {one_line(error)}"

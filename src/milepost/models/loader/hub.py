@@ -12,9 +12,11 @@ from huggingface_hub import HfApi, errors, snapshot_download
 from milepost.errors import ModelError
 from milepost.models.loader.gguf_file import PART
 from milepost.models.loader.safetensors_folder import INDEX, SINGLE, read_json
+from milepost.models.loader.wording import few, one_line
 
 PATTERNS = ["*.json", "*.safetensors", "*.txt", "*.model", "*.jinja"]
-"""What is fetched of a repository: everything but pickles and other formats."""
+IGNORED = ["consolidated*", "original/*", "onnx/*", "metal/*", "*/*.safetensors"]
+"""What is fetched of a repository: no pickles, and no second copy of the weights in another layout."""
 
 TIMEOUT_SECONDS = 10
 """For the first answer; it is asked for once. Later the hub's own client retries for some seconds."""
@@ -27,15 +29,17 @@ def fetch(repo: str, wanted: str | None) -> Path:
     they broke off. ModelError without network, for unknown and for gated repositories.
     """
     cached = _cached(repo)
-    if cached is not None:
-        found = _whole_folder(repo) if wanted is None else _whole_gguf(cached, wanted)
-        if found is not None:
-            return found
+    found = None if cached is None else _whole(repo, cached, wanted)
+    if found is not None:
+        return found
     try:
         return _download(repo, wanted)
     except ModelError:
         raise
     except Exception as error:  # the client's own, its transport's, the file system's
+        left = None if cached is None or wanted is not None else _usable(repo, cached)
+        if left is not None:
+            return left
         raise _explained(repo, error) from error
 
 
@@ -44,20 +48,23 @@ def pick_gguf(names: Collection[str], wanted: str) -> list[str]:
 
     Empty if there is none; ModelError if several fit.
     """
-    files = [name for name in names if name.endswith(".gguf")]
     tag = re.compile(rf"(^|[-._/]){re.escape(wanted)}([-./]|$)", re.IGNORECASE)
-    chosen = [name for name in files if wanted in (name, name.rpartition("/")[2])]
-    chosen = chosen or [name for name in files if tag.search(name.removesuffix(".gguf")) and "mmproj" not in name]
-    groups: dict[str, list[str]] = {}
-    for name in chosen:
+    models = _models(names)
+    by_name = [stem for stem, files in models.items() if any(wanted in (f, f.rpartition("/")[2]) for f in files)]
+    by_tag = [stem for stem in models if tag.search(stem.removesuffix(".gguf")) and "mmproj" not in stem]
+    chosen = by_name or by_tag
+    if len(chosen) > 1:
+        raise ModelError(f"{wanted!r} fits {len(chosen)} files: {few(sorted(chosen))}", "name one of them")
+    return models[chosen[0]] if chosen else []
+
+
+def _models(names: Collection[str]) -> dict[str, list[str]]:
+    """The GGUF files among `names`; those that are parts of one model together."""
+    models: dict[str, list[str]] = {}
+    for name in sorted(name for name in names if name.endswith(".gguf")):
         part = PART.fullmatch(name)
-        groups.setdefault(part["stem"] if part else name, []).append(name)
-    if len(groups) > 1:
-        raise ModelError(f"{wanted!r} fits {len(groups)} files: {', '.join(sorted(groups)[:5])}", "name one of them")
-    for name in chosen[:1]:
-        part = PART.fullmatch(name)
-        return sorted(n for n in files if part and n.startswith(part["stem"] + "-") and PART.fullmatch(n)) or [name]
-    return []
+        models.setdefault(part["stem"] if part else name, []).append(name)
+    return models
 
 
 def _cached(repo: str) -> Path | None:
@@ -68,58 +75,74 @@ def _cached(repo: str) -> Path | None:
         return None
 
 
-def _whole_folder(repo: str) -> Path | None:
-    """The cached snapshot, if it holds all that would be fetched."""
+def _whole(repo: str, cached: Path, wanted: str | None) -> Path | None:
+    """What is asked for, if the cache surely has all of it."""
+    if wanted is not None:
+        return _first(cached, pick_gguf(_gguf_names(cached), wanted))
+    folder = _folder(repo)
+    # the last in the order in which files are fetched; where a repository has none, the hub must say that this is all
+    return folder if folder is not None and (folder / "tokenizer_config.json").is_file() else None
+
+
+def _usable(repo: str, cached: Path) -> Path | None:
+    """What of the cache can be run when the hub does not answer: a folder with all weights, or the only GGUF file."""
+    models = list(_models(_gguf_names(cached)).values())
+    return _folder(repo) or (_first(cached, models[0]) if len(models) == 1 else None)
+
+
+def _folder(repo: str) -> Path | None:
+    """The cached snapshot, if it has a config and all weights, and the client knows of nothing that it lacks."""
     try:
-        folder = Path(snapshot_download(repo, allow_patterns=PATTERNS, local_files_only=True))
+        path = snapshot_download(repo, allow_patterns=PATTERNS, ignore_patterns=IGNORED, local_files_only=True)
     except (errors.LocalEntryNotFoundError, OSError):
         return None
+    folder, weights = Path(path), {SINGLE}
     if (folder / INDEX).is_file():
         places = read_json(folder / INDEX).get("weight_map")
-        weights = {str(name) for name in places.values()} if isinstance(places, dict) else {SINGLE}
-    else:
-        weights = {SINGLE}
-    # tokenizer_config.json is the last in the order in which files are fetched
-    complete = all((folder / name).is_file() for name in ("config.json", "tokenizer_config.json", *weights))
-    return folder if complete else None
+        weights = {str(name) for name in places.values()} if isinstance(places, dict) else weights
+    return folder if all((folder / name).is_file() for name in ("config.json", *weights)) else None
 
 
-def _whole_gguf(folder: Path, wanted: str) -> Path | None:
-    names = [path.relative_to(folder).as_posix() for path in folder.rglob("*.gguf") if path.is_file()]
-    parts = pick_gguf(names, wanted)
+def _gguf_names(folder: Path) -> list[str]:
+    return [path.relative_to(folder).as_posix() for path in folder.rglob("*.gguf") if path.is_file()]
+
+
+def _first(folder: Path, parts: Sequence[str]) -> Path | None:
+    """The first part, if all are there."""
     split = PART.fullmatch(parts[0]) if parts else None
-    if not parts or (split and len(parts) != int(split["count"])):
-        return None
-    return folder / parts[0]
+    whole = bool(parts) and (split is None or len(parts) == int(split["count"]))
+    return folder / parts[0] if whole else None
 
 
 def _download(repo: str, wanted: str | None) -> Path:
     info = HfApi().model_info(repo, timeout=TIMEOUT_SECONDS)
-    names = [sibling.rfilename for sibling in info.siblings or ()]
-    parts = _wanted_parts(repo, names, wanted)
+    parts = _wanted_parts(repo, [sibling.rfilename for sibling in info.siblings or ()], wanted)
     patterns = [glob.escape(name) for name in parts] if parts else PATTERNS
-    folder = Path(snapshot_download(repo, allow_patterns=patterns, etag_timeout=TIMEOUT_SECONDS))
+    ignored = [] if parts else IGNORED
+    folder = Path(
+        snapshot_download(repo, allow_patterns=patterns, ignore_patterns=ignored, etag_timeout=TIMEOUT_SECONDS)
+    )
     return folder / parts[0] if parts else folder
 
 
-def _wanted_parts(repo: str, names: Sequence[str], wanted: str | None) -> list[str]:
+def _wanted_parts(repo: str, names: Collection[str], wanted: str | None) -> list[str]:
     """The GGUF files to fetch; none for a repository of safetensors."""
-    ggufs = [name for name in names if name.endswith(".gguf")]
+    models = _models(names)
     if wanted is not None:
         parts = pick_gguf(names, wanted)
         if not parts:
-            has = f"it has {', '.join(ggufs[:5])}{', ...' if len(ggufs) > 5 else ''}" if ggufs else "it has none"
+            has = f"it has {few(list(models), 5)}" if models else "it has none"
             raise ModelError(f"no GGUF file of {repo!r} fits {wanted!r}: {has}", "name one that it has")
         return parts
-    if any(name.endswith(".safetensors") for name in names):
+    if any(name.endswith(".safetensors") and not name.startswith("consolidated") for name in names if "/" not in name):
         return []
-    if len(ggufs) == 1:
-        return ggufs
-    if ggufs:
-        hint = f"name one of its GGUF files, such as {repo}:{ggufs[0]}"
+    if len(models) == 1:
+        return next(iter(models.values()))
+    if models:
+        hint = f"name one of its GGUF files, such as {repo}:{next(iter(models.values()))[0]}"
     else:
         hint = "a model must be stored as safetensors or GGUF; pickled weights are not read"
-    raise ModelError(f"{repo!r} on the hub has no safetensors", hint)
+    raise ModelError(f"{repo!r} on the hub has no safetensors that can be read", hint)
 
 
 def _explained(repo: str, error: Exception) -> ModelError:
@@ -133,7 +156,7 @@ def _explained(repo: str, error: Exception) -> ModelError:
         return ModelError(f"{repo!r} is gated", "accept its terms on the hub, and set HF_TOKEN to a token of yours")
     if isinstance(error, errors.RepositoryNotFoundError):
         return ModelError(f"{nowhere}no such model on the hub", "check the name; for a private one set HF_TOKEN")
-    reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+    reason = one_line(error)
     if isinstance(error, errors.HfHubHTTPError):
         return ModelError(f"the hub refused {repo!r}: {reason}", "try again later, or give a local path")
     if isinstance(error, OSError) and error.errno is not None and error.filename is not None:

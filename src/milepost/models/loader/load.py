@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import nn
@@ -16,9 +17,11 @@ from milepost.models.base import Model
 from milepost.models.loader.formats import refuse_stored
 from milepost.models.loader.gguf_file import open_gguf
 from milepost.models.loader.meta import build_on_meta
+from milepost.models.loader.parts import Part, find_parts
 from milepost.models.loader.resolve import resolve
 from milepost.models.loader.safetensors_folder import open_folder
 from milepost.models.loader.source import ModelSource
+from milepost.models.loader.wording import few
 from milepost.models.registry import model_file
 from milepost.ops import Choice, Target, bind
 
@@ -99,10 +102,10 @@ def load_model(
     model = build_on_meta(source.config, len(source.tensors.names()), ops)
     shares = _shared(model, source)
     wanted = {name: tensor for name, tensor in model.state_dict().items() if name not in shares}
-    _check_names(wanted, source)
+    parts = _find_parts(wanted, source)
     weight_bytes = sum(tensor.numel() for tensor in wanted.values()) * dtype.itemsize
     _check_memory(weight_bytes, _available(device) if available_bytes is None else available_bytes)
-    _read(model, wanted, source, dtype, device, progress or _silent)
+    _read(model, parts, source, dtype, device, progress or _silent)
     _tie(model, source, shares)
     weight_bytes = sum(p.numel() * p.element_size() for p in model.parameters())  # a shared one counts once
     return LoadedModel(model, source, choices, dtype, weight_bytes)
@@ -133,22 +136,23 @@ def _tie(model: Model, source: ModelSource, shares: Mapping[str, str]) -> None:
     assert not any(tensor.is_meta for tensor in model.state_dict().values()), "a tensor was left without memory"
 
 
-def _check_names(wanted: Collection[str], source: ModelSource) -> None:
+def _find_parts(wanted: Mapping[str, torch.Tensor], source: ModelSource) -> dict[str, Part]:
+    """Which parameter each stored tensor is, or is a part of."""
+    other_names = getattr(model_file(source.model_type), "checkpoint_names", lambda name, config: ())
     present = set(source.tensors.names())
-    missing = [name for name in wanted if name not in present]
+    parts, missing = find_parts(wanted, present, partial(other_names, config=source.config))
     if missing:
-        more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
         raise ModelError(
-            f"{source.path} lacks {len(missing)} of the model's tensors: {', '.join(missing[:3])}{more}",
+            f"{source.path} lacks {len(missing)} of the model's tensors: {few(missing)}",
             "the files are incomplete, or belong to another model than the config",
         )
     if source.format == "safetensors":
-        for name in wanted:
+        for name in parts:
             refuse_stored(name, source.tensors.stored_as(name))
-    unexpected = [name for name in source.tensors.names() if name not in wanted and not name.endswith("inv_freq")]
+    unexpected = [name for name in source.tensors.names() if name not in parts and not name.endswith("inv_freq")]
     if unexpected:
-        some = ", ".join(unexpected[:3]) + (", ..." if len(unexpected) > 3 else "")
-        logger.info("%d tensors that the model does not use are left out: %s", len(unexpected), some)
+        logger.info("%d tensors that the model does not use are left out: %s", len(unexpected), few(unexpected))
+    return parts
 
 
 def _available(device: torch.device) -> int:
@@ -171,33 +175,45 @@ def _gib(num_bytes: int) -> str:
 
 def _read(
     model: Model,
-    wanted: Mapping[str, torch.Tensor],
+    parts: Mapping[str, Part],
     source: ModelSource,
     dtype: torch.dtype,
     device: torch.device,
     progress: Progress,
 ) -> None:
-    """Each wanted tensor from the file into memory of its own, in `dtype`; the file's copy is dropped at once."""
-    done, total = 0, sum(tensor.numel() for tensor in wanted.values()) * dtype.itemsize
+    """Each part from the file into memory of its parameter's own, in `dtype`; the file's copy is dropped at once."""
+    wanted = model.state_dict()
+    done, total = 0, sum(wanted[name].numel() for name in {part.parameter for part in parts.values()}) * dtype.itemsize
     progress(done, total)
-    for name, stored in source.tensors.read(wanted, dtype):
-        expected, found = tuple(wanted[name].shape), tuple(stored.shape)
+    for name, stored in source.tensors.read(parts, dtype):
+        part = parts[name]
+        expected, found = part.shape(wanted[part.parameter]), tuple(stored.shape)
         if expected != found:
             raise ModelError(
                 f"tensor {name!r} has shape {found}, and the config says {expected}",
                 "the files are damaged, or belong to another model than the config",
             )
-        _put(model, name, _own(stored, dtype, device))
+        _fill(model, part, stored, dtype, device)
         done += stored.numel() * dtype.itemsize
         progress(done, total)
 
 
-def _own(stored: torch.Tensor, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+def _fill(model: Model, part: Part, stored: torch.Tensor, dtype: torch.dtype, device: torch.device) -> None:
+    """Puts the stored tensor where it belongs in its parameter, which gets its memory with the first of its parts."""
+    parent, _, leaf = part.parameter.rpartition(".")
+    tensor: torch.Tensor = getattr(model.get_submodule(parent), leaf)
+    if tensor.is_meta:
+        tensor = _memory(tensor.shape, dtype, device)
+        _put(model, part.parameter, tensor)
+    tensor.view(part.count, -1)[part.index].copy_(stored.reshape(-1))
+
+
+def _memory(shape: torch.Size, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
     try:
-        return torch.empty(stored.shape, dtype=dtype, device=device).copy_(stored)
+        return torch.empty(shape, dtype=dtype, device=device)
     except RuntimeError as error:  # torch's word for memory that is not there
         raise ModelError(
-            f"no memory for a tensor of {_gib(stored.numel() * dtype.itemsize)} on {device}",
+            f"no memory for a tensor of {_gib(shape.numel() * dtype.itemsize)} on {device}",
             "free memory, or use a smaller model",
         ) from error
 

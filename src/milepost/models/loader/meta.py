@@ -9,6 +9,7 @@ import torch
 
 from milepost.errors import MilepostError, ModelError
 from milepost.models.base import Model
+from milepost.models.loader.wording import one_line
 from milepost.models.registry import model_file
 from milepost.ops import Ops, Target, bind
 
@@ -32,7 +33,8 @@ def build_on_meta(config: Mapping[str, Any], num_tensors: int, ops: Ops | None =
     except MilepostError:
         raise
     except Exception as error:  # whatever a wrong type, sign or size in a config leads to
-        raise ModelError(f"no model can be built of the config: {_one_line(error)}", HINT) from error
+        what = f"{type(error).__name__}: {one_line(error)}"
+        raise ModelError(f"no model can be built of the config: {what}", HINT) from error
 
 
 def _check_sizes(config: Mapping[str, Any], num_tensors: int) -> None:
@@ -48,8 +50,3 @@ def _check_sizes(config: Mapping[str, Any], num_tensors: int) -> None:
         head_dim = hidden // heads
     if isinstance(head_dim, int | float) and not 0 < head_dim <= MAX_HEAD_DIM:
         raise ModelError(f"the config gives each head {head_dim} values", HINT)
-
-
-def _one_line(error: Exception) -> str:
-    text = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {text[0][:200]}" if text else type(error).__name__

@@ -16,6 +16,7 @@ from milepost.errors import ModelError
 from milepost.models.loader.formats import refuse_quantized
 from milepost.models.loader.hf_tokenizer import read_tokenizer
 from milepost.models.loader.source import ModelSource
+from milepost.models.loader.wording import few, one_line
 
 INDEX, SINGLE = "model.safetensors.index.json", "model.safetensors"
 HINT = "the file is damaged or incomplete: fetch it again"
@@ -75,7 +76,7 @@ def read_json(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise ModelError(f"cannot read {path}: {error.strerror}", "check the file and its permissions") from error
     except (ValueError, RecursionError) as error:
-        raise ModelError(f"{path} is not valid JSON: {error}", HINT) from error
+        raise ModelError(f"{path} is not valid JSON: {one_line(error)}", HINT) from error
     if not isinstance(found, dict):
         raise ModelError(f"{path} does not hold a JSON object", HINT)
     return found
@@ -88,8 +89,7 @@ def _stored(folder: Path) -> dict[str, Stored]:
     shards = _shards(folder)
     missing = sorted({path.name for path in shards.values() if not path.is_file()})
     if missing:
-        more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
-        raise ModelError(f"{folder} lacks {', '.join(missing[:3])}{more}", "fetch the missing files")
+        raise ModelError(f"{folder} lacks {few(missing)}", "fetch the missing files")
     contents = {path: _tensors_of(path) for path in dict.fromkeys(shards.values())}
     lost = [name for name, path in shards.items() if name not in contents[path]]
     if lost:
@@ -141,7 +141,7 @@ def _opened(path: Path) -> Any:
     try:
         return safe_open(path, framework="pt")
     except (SafetensorError, OSError, ValueError) as error:
-        raise ModelError(f"{path} is truncated or damaged: {error}", "fetch it again") from error
+        raise ModelError(f"{path} is truncated or damaged: {one_line(error)}", "fetch it again") from error
 
 
 def _check_end_tokens(found: Any, path: Path) -> None:

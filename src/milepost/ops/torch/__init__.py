@@ -1,12 +1,13 @@
 """The plain torch reference of every op: clear, correct, always there. Kernels are compared with it."""
 
-from milepost.ops.torch.activation import gelu_tanh_mul, silu_mul, soft_cap
+from milepost.ops.torch.activation import gelu_tanh_mul, sigmoid, sigmoid_mul, silu, silu_mul, soft_cap, softplus
 from milepost.ops.torch.attention import paged_attention, store_kv
 from milepost.ops.torch.conv import causal_conv
 from milepost.ops.torch.gated_delta import gated_delta
 from milepost.ops.torch.linear import linear
 from milepost.ops.torch.mamba2 import mamba2
-from milepost.ops.torch.norm import offset_rms_norm, rms_norm
+from milepost.ops.torch.moe import moe_mlp, route
+from milepost.ops.torch.norm import gated_rms_norm, l2_norm, offset_rms_norm, rms_norm
 from milepost.ops.torch.rope import rotate_half
 from milepost.ops.torch.selective_scan import selective_scan
 
@@ -19,15 +20,23 @@ __all__ = [
     "ROW_INDEPENDENT",
     "causal_conv",
     "gated_delta",
+    "gated_rms_norm",
     "gelu_tanh_mul",
+    "l2_norm",
     "linear",
     "mamba2",
+    "moe_mlp",
     "offset_rms_norm",
     "paged_attention",
     "rms_norm",
     "rotate_half",
+    "route",
     "selective_scan",
+    "sigmoid",
+    "sigmoid_mul",
+    "silu",
     "silu_mul",
     "soft_cap",
+    "softplus",
     "store_kv",
 ]

@@ -36,20 +36,22 @@ def paged_attention(
     """
     out = torch.empty_like(q)
     plain = soft_cap is None and sinks is None
-    # our own softmax holds scores of every head at once, in several copies
-    tile = ROW_TILE if plain else max(1, ROW_TILE // q.shape[1])
+    # our own softmax holds the scores of all heads at once: no more than 8 heads of ROW_TILE rows have
+    tile = ROW_TILE if plain else max(1, ROW_TILE * 8 // q.shape[1])
     starts, lens = batch.query_start_loc.tolist(), batch.seq_lens.tolist()
     for s, length in enumerate(lens):
         num_blocks = -(-length // kv.k.shape[1])
         blocks = batch.block_tables[s, :num_blocks].long()
-        keys, values = (t[blocks].flatten(0, 1)[:length].transpose(0, 1)[None] for t in (kv.k, kv.v))
+        keys, values = (t[blocks].flatten(0, 1)[:length].transpose(0, 1) for t in (kv.k, kv.v))
+        if not plain:
+            keys, values = keys.float(), values.float()
         for first in range(starts[s], starts[s + 1], tile):
             rows = slice(first, min(first + tile, starts[s + 1]))
             seen = _seen(batch.positions[rows], length, window)
             if plain:
-                out[rows] = _attend(q[rows], keys, values, seen, scale)
+                out[rows] = _attend(q[rows], keys[None], values[None], seen, scale)
             else:
-                out[rows] = _attend_in_steps(q[rows], keys[0], values[0], seen, scale, soft_cap, sinks)
+                out[rows] = _attend_in_steps(q[rows], keys, values, seen, scale, soft_cap, sinks)
     return out
 
 
@@ -81,13 +83,14 @@ def _attend_in_steps(
     soft_cap: float | None,
     sinks: torch.Tensor | None,
 ) -> torch.Tensor:
-    """The same in fp32, with what torch's attention lacks; here keys and values are [kv_heads, length, dim]."""
-    grouped = q.float().unflatten(1, (keys.shape[0], -1)).permute(1, 2, 0, 3)
-    scores = grouped @ keys.float().transpose(1, 2)[:, None] * scale
+    """The same in fp32, with what torch's attention lacks. keys, values fp32 [kv_heads, length, dim]."""
+    (num_rows, num_heads, head_dim), (num_kv_heads, length, _) = q.shape, keys.shape
+    grouped = q.float().reshape(num_rows, num_kv_heads, -1, head_dim).permute(1, 2, 0, 3)
+    scores = grouped @ keys.transpose(1, 2)[:, None] * scale
     if soft_cap is not None:
         scores = soft_cap * torch.tanh(scores / soft_cap)
-    scores = scores.masked_fill(~seen, -torch.inf).flatten(0, 1)
+    scores = scores.masked_fill(~seen, -torch.inf).reshape(num_heads, num_rows, length)
     if sinks is not None:
-        scores = torch.cat([scores, sinks.float()[:, None, None].expand(-1, q.shape[0], 1)], dim=-1)
-    weights = scores.softmax(-1)[..., : keys.shape[1]].unflatten(0, (keys.shape[0], -1))
-    return (weights @ values.float()[:, None]).flatten(0, 1).transpose(0, 1)
+        scores = torch.cat([scores, sinks.float()[:, None, None].expand(-1, num_rows, 1)], dim=-1)
+    weights = scores.softmax(-1)[..., :length].reshape(num_kv_heads, -1, num_rows, length)
+    return (weights @ values[:, None]).flatten(0, 1).transpose(0, 1)

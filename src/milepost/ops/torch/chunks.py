@@ -2,14 +2,15 @@
 
 A recurrent layer has one state for everything it has read. Storing it after each token would cost too much, so
 positions carry a **grid** of one point every CHUNK = 64 tokens, counted from the sequence's first token, and states are
-stored only there. A sequence of 150 tokens, of which 130 are read and 20 come now:
+stored only there. A sequence of which 130 tokens are read and 70 come now:
 
-    position     0                64               128  130                 150
-                 |................|................|....|===================|
-    grid point   0                1                2     `--- new rows ----'
-    checkpoint   slot 0           slot 7           slot 3
-                 zeros            may be reused    state_slot of this piece
-    window                                         [k, u, sums of log decays of rows 128 to 129]
+    position     0               64              128 130           192  200
+                 |...............|...............|...|=============|====|
+    grid point   0               1               2    new rows     3
+    checkpoint   slot 0          slot 7          slot 3            slot 8
+                 zeros           of no use now   start from here   to be written
+    window                                       |...|
+                                                 k, u and sums of log decays of rows 128 and 129
 
 - A **checkpoint** is the state after all tokens before a grid point: one slot of the `state` buffer. It is written
   once, when a row reaches the grid point, into a slot the batch names (or nowhere, if nobody wants it: -1), and never
@@ -25,8 +26,8 @@ stored only there. A sequence of 150 tokens, of which 130 are read and 20 come n
 A **piece** is what one batch brings of a sequence; grid points cut it into **segments**, each within one chunk. All ops
 walk them with `segments`, in order, carrying the state from one to the next:
 
-    piece [130, 200):   segment 130 to 191, offset 2 to 64, starts from slot 3 and its window, reaches a grid point
-                        segment 192 to 199, offset 0 to 8,  starts from the state the segment before left behind
+    piece [130, 200):   segment [130, 192), offset 2, end 64: starts from slot 3 and the window, writes slot 8
+                        segment [192, 200), offset 0, end 8: starts from the state that the first has left behind
 """
 
 from __future__ import annotations

@@ -72,15 +72,20 @@ def decays(sums: torch.Tensor, num_new: int) -> torch.Tensor:
     return differences.masked_fill(~seen, -torch.inf).exp()
 
 
+def by_group(heads: torch.Tensor, groups: int) -> torch.Tensor:
+    """[H, ...] as [G, H / G, ...]."""
+    return heads.reshape(groups, heads.shape[0] // groups, *heads.shape[1:])
+
+
 def scores(rows: torch.Tensor, keys: torch.Tensor, decay: torch.Tensor) -> torch.Tensor:
     """(rows_i . keys_j) decay_ij for rows [n, G, K], keys [T, G, K], decay [H, n, T]: [H, n, T]."""
     products = rows.transpose(0, 1) @ keys.permute(1, 2, 0)
-    return (products[:, None] * decay.unflatten(0, (rows.shape[1], -1))).flatten(0, 1)
+    return (products[:, None] * by_group(decay, rows.shape[1])).flatten(0, 1)
 
 
 def read(rows: torch.Tensor, sums: torch.Tensor, start: torch.Tensor) -> torch.Tensor:
     """exp(sums_i) (rows_i . start) of new rows [n, G, K] and the state at the chunk's start [H, K, V]: [H, n, V]."""
-    found = rows.transpose(0, 1)[:, None] @ start.unflatten(0, (rows.shape[1], -1))
+    found = rows.transpose(0, 1)[:, None] @ by_group(start, rows.shape[1])
     return found.flatten(0, 1) * sums[-rows.shape[0] :].T.exp()[:, :, None]
 
 
@@ -99,7 +104,6 @@ def outputs(
 
 def fold(keys: torch.Tensor, values: torch.Tensor, sums: torch.Tensor, start: torch.Tensor) -> torch.Tensor:
     """The state after the chunk's T rows, [H, K, V]: the one at its start and every row, decayed up to there."""
-    groups = keys.shape[1]
     kept = values * (sums[-1] - sums).exp()[:, :, None]
-    added = keys.permute(1, 2, 0)[:, None] @ kept.transpose(0, 1).unflatten(0, (groups, -1))
+    added = keys.permute(1, 2, 0)[:, None] @ by_group(kept.transpose(0, 1), keys.shape[1])
     return sums[-1].exp()[:, None, None] * start + added.flatten(0, 1)

@@ -1,0 +1,128 @@
+"""`milepost serve` as a process, with an engine that needs no model."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+from fake_engine import REPLY
+
+from milepost.cli.main import main
+from milepost.server.run import listen
+
+COMMAND = """
+import sys, types
+sys.path.insert(0, sys.argv[1])
+from fake_engine import FakeEngine
+from milepost.errors import ModelError
+
+def from_config(config, progress):
+    progress(1, 2)
+    if config.model == "missing":
+        raise ModelError("no model at missing", "give a folder")
+    if config.model == "defect":
+        raise ZeroDivisionError("a defect")
+    return FakeEngine()
+
+module = types.ModuleType("milepost.engine.async_llm")
+module.AsyncLLM = types.SimpleNamespace(from_config=from_config)
+sys.modules[module.__name__] = module
+
+from milepost.cli.main import main
+sys.exit(main(["serve", *sys.argv[2:]]))
+"""
+
+
+@contextmanager
+def process(*args: str, **env: str) -> Iterator[subprocess.Popen[str]]:
+    fakes = str(Path(__file__).parents[1] / "server")
+    with subprocess.Popen(
+        [sys.executable, "-c", COMMAND, fakes, *args],
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=os.environ | env,
+    ) as child:
+        try:
+            yield child
+        finally:
+            child.kill()
+
+
+def test_serves_until_a_signal():
+    with process("--port", "0", "--served-model-name", "mine", MILEPOST_API_KEY="secret-key") as child:
+        said = child.stdout.readline().split()
+        assert said[:3] == ["Milepost", "serves", "mine"]
+        url = said[-1]
+        assert httpx.get(f"{url}/health").json() == {"status": "ok"}
+        assert httpx.get(f"{url}/v1/models").status_code == 401
+        headers = {"Authorization": "Bearer secret-key"}
+        body = {"model": "mine", "messages": [{"role": "user", "content": "private words"}]}
+        answer = httpx.post(f"{url}/v1/chat/completions", json=body, headers=headers).json()
+        assert answer["choices"][0]["message"]["content"] == REPLY
+        child.send_signal(signal.SIGTERM)
+        out, err = child.communicate(timeout=30)
+        assert (out, err, child.returncode) == ("", "", 0), "one line in all, and no user's text"
+
+
+@pytest.mark.parametrize(
+    ("model", "code", "told"),
+    [
+        ("missing", 2, "error: no model at missing\nhint: give a folder\n"),
+        ("defect", 1, "ZeroDivisionError: a defect\n"),
+    ],
+)
+def test_a_model_that_cannot_be_loaded(model: str, code: int, told: str):
+    with process(model, "--port", "0") as child:
+        out, err = child.communicate(timeout=30)
+    assert (out, child.returncode) == ("", code)
+    assert err.endswith(told)
+    assert ("Traceback" in err) == (code == 1)
+
+
+def test_port_in_use(loaded, capsys: pytest.CaptureFixture[str]):
+    with listen("127.0.0.1", 0) as sock:
+        port = sock.getsockname()[1]
+        assert main(["serve", "--port", str(port)]) == 2
+    told = capsys.readouterr()
+    assert told.err == (
+        f"error: cannot listen on 127.0.0.1 port {port}: Address already in use\n"
+        "hint: choose another --port or --host\n"
+    )
+    assert loaded.configs == [], "nothing was loaded for it"
+
+
+def test_settings_arrive(loaded, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    states = []
+
+    def serve(state, sock, load, on_ready) -> None:
+        sock.close()
+        states.append(state)
+        load(state.loading)
+
+    monkeypatch.setattr("milepost.server.run.serve", serve)
+    template = tmp_path / "template.jinja"
+    template.write_text("x")
+    args = (
+        "some/model --port 0 --dtype bfloat16 --max-model-len 32k --max-num-seqs 3 --max-num-batched-tokens 512 "
+        "--kv-cache-memory-bytes 2GiB --seed 5 --served-model-name a --served-model-name b --no-enable-prefix-caching "
+        f"--scheduling-policy priority --generation-config vllm --num-threads 2 --chat-template {template} "
+        "--api-key k --api-key l --allowed-origins *"
+    )
+    with pytest.raises(SystemExit) as ended:
+        main(["serve", *args.split()])
+    assert ended.value.code == 0
+    (config,), (state,) = loaded.configs, states
+    assert (config.model, config.dtype, config.max_model_len) == ("some/model", "bfloat16", 32_000)
+    assert (config.max_num_seqs, config.max_num_batched_tokens, config.kv_cache_memory_bytes) == (3, 512, 2 * 2**30)
+    assert (config.seed, config.served_model_name, config.enable_prefix_caching) == (5, "a", False)
+    assert (config.scheduling_policy, config.generation_config, config.num_threads) == ("priority", "vllm", 2)
+    assert config.chat_template == template
+    assert state.settings.served_model_names == ("a", "b")
+    assert (state.settings.api_keys, state.settings.allowed_origins) == (("k", "l"), ("*",))
+    assert state.loaded_bytes == (1, 2)
