@@ -21,7 +21,8 @@ class Sequence:
     """One sample of a request (a request with n samples is n sequences that share a prompt).
 
     `tokens` holds the prompt and what was generated; rows `[0, num_computed)` have been run and their KV is stored in
-    `block_table` (block i holds tokens 16 i to 16 i + 15). A step runs rows `[num_computed, end)`; when `end` reaches
+    `block_table` (block i holds tokens 16 i to 16 i + 15); their recurrent states are in `state_slot` (as of the last
+    grid point) and `window_slot` (since), and the next step writes to `grid_slots` (see ops' `Rows`). A step runs rows `[num_computed, end)`; when `end` reaches
     `len(tokens)` its last row gives the next token. Prefill and decode are the same thing: computed rows catching up.
     """
 
@@ -38,6 +39,9 @@ class Sequence:
     num_computed: int = 0
     block_table: list[int] = field(default_factory=list)
     block_keys: list[bytes] = field(default_factory=list)
+    state_slot: int = 0
+    window_slot: int = 0
+    grid_slots: list[int] = field(default_factory=list)
     num_cached_tokens: int = 0
     num_preemptions: int = 0
     first_scheduled_time: float | None = None

@@ -162,11 +162,11 @@ def test_shutdown_ends_running_streams(make_engine: MakeEngine) -> None:
     engine.step = slow_step  # type: ignore[method-assign]
 
     async def run() -> None:
-        with pytest.raises(RequestFailed, match="shutting down"):
-            async for _ in llm.generate([1, 2, 3], greedy(250), "a"):
-                await asyncio.to_thread(llm.shutdown)
+        async for _ in llm.generate([1, 2, 3], greedy(250), "a"):
+            await asyncio.to_thread(llm.shutdown)
 
-    asyncio.run(run())
+    with pytest.raises(RequestFailed, match="shutting down"):
+        asyncio.run(run())
     with pytest.raises(RequestFailed, match="shutting down"):
         asyncio.run(stream(llm, [1], greedy(1), "late"))
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import psutil
 import pytest
 import torch
@@ -48,7 +50,7 @@ def test_a_long_prompt_progresses_in_every_step_behind_a_steady_load_of_decodes(
     while sequence.num_output_tokens == 0:
         engine.step()
         computed.append(sequence.num_computed)
-    assert all(later > earlier for earlier, later in zip(computed, computed[1:], strict=False))
+    assert all(later > earlier for earlier, later in itertools.pairwise(computed))
     drain(engine)
 
 

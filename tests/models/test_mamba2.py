@@ -9,11 +9,13 @@ import transformers
 from gguf_mamba2 import mixer_in_gguf, mixer_metadata
 from gguf_twin import check_gguf_twin
 from parity import check_parity, check_pieces, difference, prompt_of, tiny_model, twin
+from safetensors.torch import load_file, save_file
 
 from milepost.engine.plain import logits_of
 from milepost.errors import ModelError
 from milepost.models import mamba2
 from milepost.models.base import Model
+from milepost.models.loader.load import load_model, open_model
 from milepost.ops import Target, bind
 from milepost.specs import Recurrent
 
@@ -82,6 +84,18 @@ def test_pieces_packed_and_resumed() -> None:
 def test_what_was_read_long_ago_matters() -> None:
     ours, prompt = twin(tiny_model(CASES["two groups"])), prompt_of(SHAPE["vocab_size"])
     assert difference(logits_of(ours, prompt)[-1:], logits_of(ours, prompt[-80:])[-1:]) > 1e-2
+
+
+@pytest.mark.parametrize("name", ["two groups", "one group, tied"])
+def test_the_first_spelling_of_the_embedding(tmp_path: Path, name: str) -> None:
+    theirs = tiny_model(CASES[name])
+    theirs.save_pretrained(tmp_path)
+    tensors = load_file(tmp_path / "model.safetensors")
+    tensors["backbone.embedding.weight"] = tensors.pop("backbone.embeddings.weight")
+    save_file(tensors, tmp_path / "model.safetensors")
+    loaded = load_model(open_model(str(tmp_path)), torch.float32)
+    prompt = prompt_of(SHAPE["vocab_size"], 20)
+    assert torch.equal(logits_of(loaded.model, prompt), logits_of(twin(theirs), prompt))
 
 
 @pytest.mark.parametrize("name", ["two groups", "one group, tied", "no bias of the convolution"])

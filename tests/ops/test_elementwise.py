@@ -53,3 +53,22 @@ def test_soft_cap(cap: float) -> None:
     assert out.abs().max() == cap
     strided = drawn(4, 6)
     assert torch.equal(reference.soft_cap(strided.T, cap), reference.soft_cap(strided.T.contiguous(), cap))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", [(0, 8), (1, 1), (7, 33)])
+def test_silu_and_softplus(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    x = drawn(*shape, dtype=dtype)
+    wide = x.double()
+    for op, expected in ((reference.silu, wide / (1 + torch.exp(-wide))), (reference.softplus, wide.exp().log1p())):
+        out = op(x)
+        assert (out.shape, out.dtype) == (x.shape, dtype)
+        torch.testing.assert_close(out.double(), expected, rtol=2 * ROUNDING[dtype], atol=1e-7)
+        wider = torch.cat([x, x], -1)
+        assert torch.equal(op(wider[:, : shape[-1]]), op(wider[:, : shape[-1]].contiguous()))
+
+
+def test_softplus_far_out() -> None:
+    x = torch.tensor([-80.0, -20.0, 0.0, 30.0, 1e4, math.inf, -math.inf])
+    expected = torch.tensor([math.exp(-80), math.log1p(math.exp(-20)), math.log(2), 30.0, 1e4, math.inf, 0.0])
+    torch.testing.assert_close(reference.softplus(x), expected, rtol=1e-6, atol=0)

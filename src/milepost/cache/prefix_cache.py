@@ -9,6 +9,7 @@ from milepost.cache import integrity
 from milepost.cache.block_pool import BlockPool, IntegrityError
 from milepost.cache.index import Entry, Parent, PrefixIndex
 from milepost.cache.keys import HashFunction, digest, extend_keys, pack_block, root_key
+from milepost.cache.state_slots import StateSlots
 from milepost.cache.stats import CacheStats
 from milepost.request import Sequence
 from milepost.specs import BLOCK_SIZE
@@ -49,13 +50,20 @@ class PrefixCache:
     """
 
     def __init__(
-        self, num_blocks: int, fingerprint: bytes = b"", *, enabled: bool = True, hash_function: HashFunction = digest
+        self,
+        num_blocks: int,
+        fingerprint: bytes = b"",
+        *,
+        enabled: bool = True,
+        hash_function: HashFunction = digest,
+        slots: StateSlots | None = None,
     ) -> None:
         """`fingerprint` names all that decides the bits of KV; in memory, with one model, nothing else can be met.
-        Not `enabled`: sequences get their blocks and share nothing."""
+        Not `enabled`: sequences get their blocks and share nothing. `slots`: of a model whose layers carry states."""
         self.enabled = enabled
         self.stats = CacheStats()
         self._fingerprint = fingerprint
+        self._slots = slots
         self._hash = hash_function
         self._index = PrefixIndex()
         self._pool = BlockPool(num_blocks, self._evict)
@@ -81,8 +89,9 @@ class PrefixCache:
         return 1 - self._pool.num_free / self._pool.num_blocks
 
     def reads(self, seq: Sequence) -> bool:
-        """Whether `seq` may resume from a cached prefix at all: not if it needs every row, nor while disabled."""
-        return self.enabled and not seq.params.needs_every_row
+        """Whether `seq` may resume from a cached prefix at all: not if it needs every row, nor while disabled; nor
+        where layers carry states, since none is kept for others yet and KV alone cannot be resumed."""
+        return self.enabled and not seq.params.needs_every_row and self._slots is None
 
     def admit(self, seq: Sequence) -> int:
         """Starts `seq` on the longest prefix that is cached; returns the tokens resumed.
@@ -97,6 +106,8 @@ class PrefixCache:
         """
         if seq in self._holdings or seq.block_table:
             raise IntegrityError(f"{seq.request_id} is admitted while it holds blocks")
+        if self._slots is not None:
+            self._slots.admit(seq)
         reads = self.reads(seq)
         entries = self._match(seq) if reads else []
         for entry in entries:
@@ -116,15 +127,16 @@ class PrefixCache:
 
         Pre:  `seq` is admitted.
         Post: on True `seq.block_table` reaches `num_tokens`; the new blocks belong to `seq` alone, contents undefined.
-              Kept blocks may have been taken for it: their prefixes are no longer found.
+              Kept blocks may have been taken for it: their prefixes are no longer found. `seq.grid_slots` says where
+              rows [num_computed, num_tokens) write their states.
         """
         missing = -(-num_tokens // BLOCK_SIZE) - len(seq.block_table)
-        if missing <= 0:
-            return True
-        blocks = self._pool.allocate(missing)
+        blocks = self._pool.allocate(missing) if missing > 0 else []
         if blocks is None:
             return False
         seq.block_table += blocks
+        if self._slots is not None:
+            self._slots.grow(seq, num_tokens)
         return True
 
     def publish(self, seq: Sequence) -> None:
@@ -137,11 +149,13 @@ class PrefixCache:
         Post: the blocks are findable, also after release(), until they are needed for something else.
         """
         holding = self._holdings[seq]
+        if self._slots is not None:
+            self._slots.advance(seq)
         if holding.query is not None:
             self.stats.count(*holding.query, preempted=seq.num_preemptions > 0)
             holding.query = None
         num_full = seq.num_computed // BLOCK_SIZE
-        if not self.enabled or num_full == holding.num_published:
+        if not self.enabled or self._slots is not None or num_full == holding.num_published:
             return
         self._extend_keys(seq, num_full)
         while holding.num_published < num_full and self._publish_next(seq, holding):
@@ -164,6 +178,8 @@ class PrefixCache:
             self._pool.release(seq.block_table[place])
             if place in twins:
                 self._pool.refresh(twins[place])
+        if self._slots is not None:
+            self._slots.release(seq)
         seq.block_table.clear()
         seq.num_computed = 0
 
@@ -189,6 +205,8 @@ class PrefixCache:
         if set(sequences) != set(self._holdings):
             raise IntegrityError("the sequences that hold blocks are not those expected")
         integrity.check(self._pool, self._index, sequences)
+        if self._slots is not None:
+            self._slots.check(sequences)
 
     def _scope(self, seq: Sequence) -> str:
         """Sequences share only within a scope. It is part of the root key, and compared on every hit of a block 0."""

@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 
 from milepost.cache.prefix_cache import PrefixCache
+from milepost.cache.state_slots import StateSlots, num_slots
 from milepost.config import EngineConfig
 from milepost.engine.chat import ChatTemplate
 from milepost.engine.engine import Engine
@@ -57,14 +58,17 @@ def assemble(loaded: LoadedModel, config: EngineConfig, clock: Callable[[], floa
     )
     served = served_model(loaded.source, plan, model.vocab_size, config)
     log_start(loaded, plan)
-    cache = PrefixCache(plan.num_blocks, enabled=config.enable_prefix_caching)
+    slots = StateSlots(plan.num_seqs) if plan.seq_bytes else None
+    cache = PrefixCache(plan.num_blocks, enabled=config.enable_prefix_caching, slots=slots)
     scheduler = Scheduler(
         cache,
         max_num_batched_tokens=config.max_num_batched_tokens,
-        max_num_seqs=config.max_num_seqs,
+        max_num_seqs=plan.num_seqs,
         policy=config.scheduling_policy,
     )
-    pools = allocate_pools(model.layer_specs(), plan.num_blocks, 1, 1, dtype, torch.device("cpu"))
+    pools = allocate_pools(
+        model.layer_specs(), plan.num_blocks, num_slots(plan.num_seqs), plan.num_seqs, dtype, torch.device("cpu")
+    )
     decode = served.tokenizer.token_text if served.tokenizer else None
     runner = Runner(model, pools, Sampler(served.eos_token_ids, decode), decode)
     return Engine(served, scheduler, runner, Metrics(served.name), clock, random.Random(config.seed))
@@ -106,6 +110,8 @@ def log_start(loaded: LoadedModel, plan: MemoryPlan) -> None:
         refused = "".join(f" ({backend}: {reason})" for backend, reason in choice.refused)
         logger.debug("op %s: %s%s", choice.op, choice.backend, refused)
     logger.info(plan.line())
+    if plan.seq_bytes:
+        logger.info("prefix caching: off, since this model has recurrent layers, whose states are not kept yet")
 
 
 def _chat_template(source: ModelSource, replacement: Path | None) -> ChatTemplate | None:

@@ -6,19 +6,24 @@ from dataclasses import dataclass
 
 from milepost.config import EngineConfig
 from milepost.errors import ConfigError
-from milepost.specs import BLOCK_SIZE, LayerSpecs, kv_block_bytes
+from milepost.specs import BLOCK_SIZE, LayerSpecs, checkpoint_bytes, kv_block_bytes, window_bytes
 
 KV_SHARE = 0.5
-"""Of the free memory, what KV may take unasked: others work on this machine too."""
+"""Of the free memory, what KV and states may take unasked: others work on this machine too."""
 
 
 @dataclass(frozen=True)
 class MemoryPlan:
-    """Bytes of weights and KV, the KV blocks they make, and the context that fits them."""
+    """Bytes of weights, KV and recurrent states; the KV blocks they make, the context and the sequences that fit.
+
+    `seq_bytes` are the recurrent states of one running sequence, 0 for a model that has none.
+    """
 
     weight_bytes: int
     block_bytes: int
     num_blocks: int
+    seq_bytes: int
+    num_seqs: int
     max_model_len: int
     available_bytes: int
 
@@ -26,11 +31,16 @@ class MemoryPlan:
     def kv_bytes(self) -> int:
         return self.num_blocks * self.block_bytes
 
+    @property
+    def state_bytes(self) -> int:
+        return self.num_seqs * self.seq_bytes
+
     def line(self) -> str:
         """The start-up line."""
         tokens = self.num_blocks * BLOCK_SIZE
+        states = f"states {size(self.state_bytes)} for {self.num_seqs} sequences, " if self.seq_bytes else ""
         return (
-            f"memory: weights {size(self.weight_bytes)}, KV cache {size(self.kv_bytes)} for {tokens:,} tokens "
+            f"memory: weights {size(self.weight_bytes)}, {states}KV cache {size(self.kv_bytes)} for {tokens:,} tokens "
             f"({size(self.block_bytes // BLOCK_SIZE)} each, {tokens / self.max_model_len:.1f} x the context of "
             f"{self.max_model_len:,}), free before it {size(self.available_bytes)}"
         )
@@ -56,8 +66,12 @@ def plan_memory(
             f"use at most {trained_len}",
         )
     block_bytes = max(kv_block_bytes(specs, element_bytes), 1)
+    seq_bytes = 2 * checkpoint_bytes(specs, element_bytes) + window_bytes(specs, element_bytes)
     blocks_for_one = -(-wanted // BLOCK_SIZE)
-    num_blocks = _num_blocks(block_bytes, blocks_for_one, available_bytes, config)
+    budget = _budget(available_bytes, config)
+    num_seqs = _num_seqs(seq_bytes, budget, config)
+    room = (budget - num_seqs * seq_bytes) // block_bytes
+    num_blocks = room if config.kv_cache_memory_bytes is not None else min(room, num_seqs * blocks_for_one)
     if num_blocks < blocks_for_one and config.max_model_len is not None:
         raise ConfigError(
             f"a context of {wanted:,} needs {size(blocks_for_one * block_bytes)} of KV cache, "
@@ -70,19 +84,30 @@ def plan_memory(
             "free some memory, or raise --kv-cache-memory-bytes",
         )
     context = min(wanted, num_blocks * BLOCK_SIZE)
-    return MemoryPlan(weight_bytes, block_bytes, num_blocks, context, available_bytes)
+    return MemoryPlan(weight_bytes, block_bytes, num_blocks, seq_bytes, num_seqs, context, available_bytes)
 
 
-def _num_blocks(block_bytes: int, blocks_for_one: int, available_bytes: int, config: EngineConfig) -> int:
+def _num_seqs(seq_bytes: int, budget: int, config: EngineConfig) -> int:
+    """Sequences that run at once: as asked, or as many as half of the budget holds the recurrent states of."""
+    if seq_bytes > budget:
+        raise ConfigError(
+            f"no room for the recurrent states of one sequence: they take {size(seq_bytes)} of {size(budget)}",
+            "free some memory, or raise --kv-cache-memory-bytes",
+        )
+    return min(config.max_num_seqs, max(1, budget // 2 // seq_bytes)) if seq_bytes else config.max_num_seqs
+
+
+def _budget(available_bytes: int, config: EngineConfig) -> int:
+    """Bytes for KV and recurrent states together."""
     asked = config.kv_cache_memory_bytes
     if asked is None:
-        return min(int(available_bytes * KV_SHARE) // block_bytes, config.max_num_seqs * blocks_for_one)
+        return int(available_bytes * KV_SHARE)
     if asked > available_bytes:
         raise ConfigError(
             f"--kv-cache-memory-bytes asks for {size(asked)}, but only {size(available_bytes)} are free",
             f"use at most {available_bytes}, or leave it out",
         )
-    return asked // block_bytes
+    return asked
 
 
 def size(num_bytes: float) -> str:

@@ -53,7 +53,7 @@ class Runner:
 
     def _forward(self, pieces: tuple[Piece, ...]) -> torch.Tensor:
         tokens = [token for piece in pieces for token in piece.seq.tokens[piece.start : piece.end]]
-        rows = [Rows(piece.start, piece.end, piece.seq.block_table) for piece in pieces]
+        rows = [_rows(piece) for piece in pieces]
         batch = ForwardBatch.pack(rows, self.pools.kv, self.pools.recurrent, self.device)
         hidden: torch.Tensor = self.model(torch.tensor(tokens, dtype=torch.int64, device=self.device), batch)
         return hidden
@@ -77,3 +77,8 @@ class Runner:
             rows = prompt_logprobs(logits, seq.tokens[start + 1 : end + 1], count, self.decode)
             found.update(zip(range(start + 1, end + 1), rows, strict=True))
         return found
+
+
+def _rows(piece: Piece) -> Rows:
+    seq = piece.seq
+    return Rows(piece.start, piece.end, seq.block_table, seq.state_slot, seq.window_slot, seq.grid_slots)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
+from milepost.errors import ModelError
 from milepost.ops import ForwardBatch, Ops, RecurrentLayer
 from milepost.specs import CHUNK, Buffer
 
@@ -17,6 +18,11 @@ class CausalConv(nn.Module):
 
     def __init__(self, channels: int, taps: int, ops: Ops, bias: bool = False) -> None:
         super().__init__()
+        if not 1 <= taps <= CHUNK + 1:
+            raise ModelError(
+                f"a convolution over {taps} rows is not possible, at most {CHUNK + 1}",
+                "the model's config is damaged, or of a model that this version does not know",
+            )
         self.weight = nn.Parameter(torch.empty(channels, 1, taps), requires_grad=False)
         self.bias = nn.Parameter(torch.empty(channels), requires_grad=False) if bias else None
         self.ops = ops

@@ -118,19 +118,19 @@ class Mamba2(nn.Module):
         assert buffers is not None, f"layer {self.layer} was given no recurrent buffers"
         projected = self.in_proj(x)
         if self.scales is not None:
-            projected = projected * self.scales.to(projected)
-        gate, mixed, dt = projected.split((s.inner_size, s.inner_size + 2 * s.group_size, s.num_heads), -1)
+            projected = (projected * self.scales.to(x.device)).to(x.dtype)
+        gate, mixed, dt = torch.split(projected, [s.inner_size, s.inner_size + 2 * s.group_size, s.num_heads], -1)
         mixed = self.ops.silu(self.conv1d(mixed, buffers, batch)).float()
-        inputs, keys, queries = mixed.split((s.inner_size, s.group_size, s.group_size), -1)
+        inputs, keys, queries = torch.split(mixed, [s.inner_size, s.group_size, s.group_size], -1)
         inputs = inputs.reshape(-1, s.num_heads, s.head_dim)
         dt = self.ops.softplus(dt.float() + self.dt_bias.float()).clamp(*s.dt_limit)
-        state, window = buffers.checkpoint["state"], buffers.window
+        window = buffers.window
         out = self.ops.mamba2(
             queries.reshape(-1, s.num_groups, s.state_size),
             keys.reshape(-1, s.num_groups, s.state_size),
             inputs * dt[:, :, None],
             dt * -self.A_log.float().exp(),
-            state,
+            buffers.checkpoint["state"],
             window["k"],
             window["u"],
             window["log_g"],

@@ -10,13 +10,18 @@ from torch import nn
 
 from milepost.layers.linear import Embedding, Linear
 from milepost.layers.norm import RMSNorm
-from milepost.models.base import Model
+from milepost.models.base import Config, Model
 from milepost.ops import ForwardBatch, Ops
 from milepost.specs import LayerSpec, LayerSpecs
 
 TIED = {"lm_head.weight": "backbone.embeddings.weight"}
 MAX_MODEL_LEN = 1 << 20
 """Such a model has no longest context, and its config names none; as much as GGUF files of these models say."""
+
+
+def checkpoint_names(name: str, config: Config) -> list[tuple[str, ...]]:
+    """The first checkpoints spell the embedding as their authors' own code did."""
+    return [("backbone.embedding.weight",)] if name == "backbone.embeddings.weight" else []
 
 
 class Mixer(Protocol):

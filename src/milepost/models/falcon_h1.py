@@ -176,8 +176,9 @@ def mixer_shape(config: Config) -> Mamba2Shape:
 
 
 def gguf_config(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """All factors are part of the stored weights. Where there is a norm, the gate comes before it: llama.cpp, the
-    format's reference, knows no other order, and no published model has one."""
+    """All factors are part of the stored weights (but a tied head's: it has the embedding's instead, and the file does
+    not say which). Where there is a norm, the gate comes before it: llama.cpp, the format's reference, knows no other
+    order."""
     get, inner_size = getter(metadata), getter(metadata)("ssm.inner_size")
     heads = get("ssm.time_step_rank")
     return {

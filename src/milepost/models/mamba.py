@@ -12,6 +12,7 @@ from milepost.layers.mamba import Mamba, MambaShape
 from milepost.layers.norm import RMSNorm
 from milepost.models.backbone import TIED as TIED
 from milepost.models.backbone import Backbone, BackboneLM, Block
+from milepost.models.backbone import checkpoint_names as checkpoint_names
 from milepost.models.base import Config, require
 from milepost.models.gguf_metadata import getter, vocab_size
 from milepost.models.mamba2 import check_activation

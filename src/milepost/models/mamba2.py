@@ -14,6 +14,7 @@ from milepost.layers.mamba2 import GatedNorm, Mamba2, Mamba2Shape
 from milepost.layers.norm import RMSNorm
 from milepost.models.backbone import TIED as TIED
 from milepost.models.backbone import Backbone, BackboneLM, Block
+from milepost.models.backbone import checkpoint_names as checkpoint_names
 from milepost.models.base import Config, require
 from milepost.models.gguf_metadata import block_names, getter, vocab_size
 from milepost.ops import Ops

@@ -39,11 +39,14 @@ def build(config: Config, ops: Ops) -> CausalLM:
     config = {**DEFAULTS, **config}
 
     def layer(i: int, kind: str) -> qwen3_5.HybridLayer:
-        full = kind == FULL
-        mixer = qwen3_5.gated_attention(config, i, ops) if full else GroupedGatedDelta(delta_shape(config), i, ops)
+        mixer = qwen3_5.gated_attention(config, i, ops) if kind == FULL else delta_rule(config, i, ops)
         return qwen3_5.HybridLayer(config, mixer, mlp(config, i, ops), ops)
 
     return qwen3_5.causal_lm(config, [layer(i, kind) for i, kind in enumerate(qwen3_5.kinds(config))], ops)
+
+
+def delta_rule(config: Config, layer: int, ops: Ops) -> GroupedGatedDelta:
+    return GroupedGatedDelta(qwen3_5.delta_shape(config), layer, ops)
 
 
 def mlp(config: Config, layer: int, ops: Ops) -> SharedExpertMoE | GatedMLP:
@@ -63,9 +66,6 @@ def mlp(config: Config, layer: int, ops: Ops) -> SharedExpertMoE | GatedMLP:
     return SharedExpertMoE(shape, ops)
 
 
-delta_shape = qwen3_5.delta_shape
-
-
 def checkpoint_names(name: str, config: Config) -> list[tuple[str, ...]]:
     """Published checkpoints keep each expert's matrices apart; transformers 5 has them stacked in memory."""
     experts, _, leaf = name.rpartition(".")
@@ -78,14 +78,14 @@ def checkpoint_names(name: str, config: Config) -> list[tuple[str, ...]]:
 
 def gguf_config(metadata: Mapping[str, Any]) -> dict[str, Any]:
     """Every layer has experts here: llama.cpp, the format's reference, knows no others."""
-    get = getter(metadata)
+    get, hybrid = getter(metadata), qwen3_5.gguf_hybrid_config(metadata)
     return {
-        **qwen3_5.gguf_hybrid_config(metadata),
+        **hybrid,
         "model_type": "qwen3_next",
         "num_experts": get("expert_count"),
         "num_experts_per_tok": get("expert_used_count"),
         "moe_intermediate_size": get("expert_feed_forward_length"),
-        "shared_expert_intermediate_size": get("expert_shared_feed_forward_length"),
+        "shared_expert_intermediate_size": get("expert_shared_feed_forward_length") or hybrid["intermediate_size"],
         "norm_topk_prob": get("expert_weights_norm", True),
     }
 
@@ -96,10 +96,8 @@ def gguf_names(name: str, config: Config) -> tuple[str, ...]:
     if name.endswith(".in_proj_qkvz.weight") and not config["gguf_fused_projection"]:
         return block_names(name, "attn_qkv.weight", "attn_gate.weight")
     if name.endswith(".experts.gate_up_proj"):
-        fused = ("ffn_gate_up_exps.weight",)
-        return block_names(
-            name, *(fused if config["gguf_fused_experts"] else ("ffn_gate_exps.weight", "ffn_up_exps.weight"))
-        )
+        fused, apart = ("ffn_gate_up_exps.weight",), ("ffn_gate_exps.weight", "ffn_up_exps.weight")
+        return block_names(name, *(fused if config["gguf_fused_experts"] else apart))
     if name.endswith(".experts.down_proj"):
         return block_names(name, "ffn_down_exps.weight")
     return qwen3_5.gguf_names(name, config)
@@ -117,7 +115,7 @@ def gguf_tensor(name: str, tensor: torch.Tensor, config: Config) -> torch.Tensor
 
 def _by_key_head(tensor: torch.Tensor, config: Config) -> torch.Tensor:
     """Rows of all queries, all keys, all values and all gates, to those of each key head together."""
-    shape = delta_shape({**DEFAULTS, **config})
-    sections = tensor.split([*shape.conv_sections, shape.value_size])
+    shape = qwen3_5.delta_shape({**DEFAULTS, **config})
+    sections = torch.split(tensor, [*shape.conv_sections, shape.value_size])
     heads = [part.reshape(shape.num_key_heads, -1, tensor.shape[1]) for part in sections]
     return torch.cat(heads, dim=1).reshape(tensor.shape)

@@ -14,6 +14,7 @@ MODEL_TYPES = {
     "gemma3": "gemma3",
     "gemma3_text": "gemma3",
     "granitemoehybrid": "granitemoehybrid",
+    "lfm2": "lfm2",
     "llama": "llama",
     "mamba": "mamba",
     "mamba2": "mamba2",
@@ -22,6 +23,7 @@ MODEL_TYPES = {
     "qwen3": "qwen3",
     "qwen3_5": "qwen3_5",
     "qwen3_5_text": "qwen3_5",
+    "qwen3_next": "qwen3_next",
 }
 """`model_type` of config.json -> module in `milepost.models`."""
 
@@ -29,12 +31,14 @@ GGUF_ARCHITECTURES = {
     "falcon-h1": "falcon_h1",
     "gemma3": "gemma3",
     "granitehybrid": "granitemoehybrid",
+    "lfm2": "lfm2",
     "llama": "llama",
     "mamba": "mamba",
     "mamba2": "mamba2",
     "qwen2": "qwen2",
     "qwen3": "qwen3",
     "qwen35": "qwen3_5",
+    "qwen3next": "qwen3_next",
 }
 """`general.architecture` of a GGUF file -> module in `milepost.models`."""
 
