@@ -21,9 +21,10 @@ class Sequence:
     """One sample of a request (a request with n samples is n sequences that share a prompt).
 
     `tokens` holds the prompt and what was generated; rows `[0, num_computed)` have been run and their KV is stored in
-    `block_table` (block i holds tokens 16 i to 16 i + 15); their recurrent states are in `state_slot` (as of the last
-    grid point) and `window_slot` (since), and the next step writes to `grid_slots` (see ops' `Rows`). A step runs rows `[num_computed, end)`; when `end` reaches
-    `len(tokens)` its last row gives the next token. Prefill and decode are the same thing: computed rows catching up.
+    `block_table` (block i holds tokens 16 i to 16 i + 15). Their recurrent states are in `state_slot`, as of the last
+    grid point, and `window_slot`, since then; the next step writes to `grid_slots` (see `Rows` in `ops/`). A step runs
+    rows `[num_computed, end)`; when `end` reaches `len(tokens)` its last row gives the next token. Prefill and decode
+    are the same thing: computed rows catching up.
     """
 
     request_id: str

@@ -12,6 +12,7 @@ from milepost.errors import RequestError
 MAX_NUM_SAMPLES = 128
 MAX_LOGPROBS = 20
 MAX_NUM_STOPS = 64
+MAX_STOP_LENGTH = 4096
 MAX_SEED = 2**64 - 1
 
 
@@ -120,6 +121,8 @@ class SamplingParams:
             raise _bad("stop", f"at most {MAX_NUM_STOPS} stop strings, got {len(self.stops)}")
         if not all(isinstance(text, str) and text for text in self.stops):
             raise _bad("stop", "stop strings must be non-empty text")
+        if any(len(text) > MAX_STOP_LENGTH for text in self.stops):
+            raise _bad("stop", f"stop strings can have at most {MAX_STOP_LENGTH} characters")
         if self.stops and not self.detokenize:
             raise _bad("stop", "stop strings need detokenize=True")
         for token in self.stop_token_ids or ():

@@ -148,3 +148,12 @@ def test_settings_that_cannot_work(folder: Path, tmp_path: Path) -> None:
     (broken / "config.json").write_text(json.dumps({"model_type": "no-such-model"}))
     with pytest.raises(ModelError, match=r"no-such-model|safetensors"):
         LLM(broken)
+
+
+def test_a_chat_template_that_cannot_be_read(folder: Path, tmp_path: Path) -> None:
+    file = tmp_path / "broken.jinja"
+    file.write_text("{% for message in messages %}{{ message.content }")
+    with pytest.raises(ConfigError, match=r"broken\.jinja cannot be used"):
+        LLM(folder, chat_template=file)
+    with pytest.raises(ConfigError, match="no chat template at"):
+        LLM(folder, chat_template=tmp_path / "nowhere.jinja")

@@ -161,6 +161,14 @@ def test_samples_wait_for_the_first_one_to_read_their_prompt() -> None:
     assert [seq.num_cached_tokens for seq in samples] == [0, 48, 48]
 
 
+def test_samples_wait_no_longer_than_for_what_they_can_share() -> None:
+    work = scheduler(budget=48)
+    for index in range(2):
+        work.add(sequence("a", 64, index=index))
+    assert [piece.end for piece in run(work).pieces] == [48]
+    assert [(piece.seq.index, piece.start, piece.end) for piece in run(work).pieces] == [(0, 48, 64), (1, 48, 64)]
+
+
 def test_samples_do_not_wait_for_what_they_may_not_read() -> None:
     work = scheduler(cache=PrefixCache(100, enabled=False))
     for index in range(3):

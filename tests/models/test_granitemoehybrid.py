@@ -195,6 +195,10 @@ def test_declared_states() -> None:
         ({"layer_types": ["mamba"]}, "4 layers and 1 layer_types"),
         ({"layer_types": ["mamba", "attention", "mamba", "conv"]}, "not supported: conv"),
         ({"hidden_act": "gelu_pytorch_tanh"}, "activation 'gelu_pytorch_tanh' is not supported in Mamba layers"),
+        (
+            {**SPARSE, "layer_types": ["attention"] * 4, "hidden_act": "gelu_pytorch_tanh"},
+            "activation 'gelu_pytorch_tanh' is not supported in experts",
+        ),
         ({"num_local_experts": 3, "num_experts_per_tok": 4}, "to 4 of 3 experts"),
         ({"mamba_n_groups": 4}, "6 Mamba heads cannot be shared out among 4 groups"),
     ],

@@ -24,6 +24,7 @@ from milepost.engine.sampler import Sampler
 from milepost.engine.scheduler import Scheduler
 from milepost.engine.served_model import ServedModel
 from milepost.engine.tokenizer import Tokenizer
+from milepost.errors import ConfigError
 from milepost.machine import available_memory_bytes, usable_cpus
 from milepost.models.loader.load import LoadedModel, load_model, open_model, resolve_dtype
 from milepost.models.loader.source import ModelSource
@@ -119,4 +120,7 @@ def _chat_template(source: ModelSource, replacement: Path | None) -> ChatTemplat
     template = replacement.read_text(encoding="utf-8") if replacement else stored.chat_template if stored else None
     if template is None:
         return None
-    return ChatTemplate(template, stored.special_tokens if stored else {})
+    made = ChatTemplate(template, stored.special_tokens if stored else {})
+    if replacement is not None and made.problem is not None:
+        raise ConfigError(f"the chat template {replacement} cannot be used: {made.problem}", "mend it, or leave it out")
+    return made

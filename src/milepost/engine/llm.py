@@ -8,6 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from tqdm.auto import tqdm
+
 from milepost.config import EngineConfig
 from milepost.engine.build import Progress, build_engine
 from milepost.engine.engine import Engine
@@ -36,6 +38,7 @@ class LLM:
         prompts: Prompt | Sequence[Prompt],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
+        use_tqdm: bool = True,
         priority: Sequence[int] | None = None,
     ) -> list[RequestOutput]:
         """A result for each prompt, in their order.
@@ -43,6 +46,7 @@ class LLM:
         A prompt is text, {"prompt": text} or {"prompt_token_ids": ids}; a list is several prompts, and a flat list of
         ids is one. `sampling_params`: one for all, one for each, or None for the model's defaults. A bad prompt raises
         `RequestError` before anything runs; a request that fails inside ends with `finish_reason` "error".
+        `use_tqdm`: a progress bar on stderr where that is a terminal.
         """
         listed = _as_list(prompts)
         tokens = [read_prompt(prompt, self.engine.model) for prompt in listed]
@@ -54,7 +58,7 @@ class LLM:
             for i, request_id in enumerate(ids):
                 final = replace(params[i], output_kind=RequestOutputKind.FINAL_ONLY)
                 self.engine.add(request_id, tokens[i], final, priority=priority[i] if priority else 0)
-            return self._run(ids)
+            return self._run(ids, use_tqdm)
         finally:  # an interrupt or a refused prompt leaves nothing behind
             for request_id in ids:
                 self.engine.abort(request_id)
@@ -66,6 +70,7 @@ class LLM:
         *,
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
+        use_tqdm: bool = True,
         tools: Sequence[Mapping[str, Any]] | None = None,
         chat_template_kwargs: Mapping[str, Any] | None = None,
     ) -> list[RequestOutput]:
@@ -84,7 +89,7 @@ class LLM:
                 **(chat_template_kwargs or {}),
             )
             prompts.append({"prompt": text, "prompt_token_ids": tokenizer.encode(text, add_special_tokens=False)})
-        return self.generate(prompts, sampling_params)
+        return self.generate(prompts, sampling_params, use_tqdm=use_tqdm)
 
     def get_default_sampling_params(self) -> SamplingParams:
         """What the model's generation_config asks for."""
@@ -105,10 +110,14 @@ class LLM:
             raise RequestError(f"{num_prompts} prompts but {len(given)} sampling_params", "give one, or one for each")
         return given
 
-    def _run(self, ids: list[str]) -> list[RequestOutput]:
+    def _run(self, ids: list[str], use_tqdm: bool) -> list[RequestOutput]:
         done: dict[str, RequestOutput] = {}
-        while self.engine.has_work:
-            done.update((output.request_id, output) for output in self.engine.step())
+        # None: tqdm looks whether stderr is a terminal
+        with tqdm(total=len(ids), desc="requests", disable=None if use_tqdm else True) as bar:
+            while self.engine.has_work:
+                outputs = self.engine.step()
+                done.update((output.request_id, output) for output in outputs)
+                bar.update(len(outputs))
         return [done[request_id] for request_id in ids]
 
 

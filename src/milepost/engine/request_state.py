@@ -36,10 +36,10 @@ class Sample:
             return finish_reason, stop_reason
         hidden = finish_reason == "stop" and not self.seq.params.include_stop_str_in_output
         self.text += self.detokenizer.append([] if hidden else [sampled.token_id])
+        if finish_reason is not None and self.detokenizer.stopped_by is None:
+            self.text += self.detokenizer.flush()
         if self.detokenizer.stopped_by is not None:
             return "stop", self.detokenizer.stopped_by
-        if finish_reason is not None:
-            self.text += self.detokenizer.flush()
         return finish_reason, stop_reason
 
     def output(self, delta: bool) -> CompletionOutput:

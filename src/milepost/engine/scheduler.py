@@ -140,7 +140,6 @@ class Scheduler:
             self._leave(seq)
         else:
             self._waiting.remove(seq)
-        self._blocked = None
         seq.status = Status.FINISHED
         seq.finish_reason = reason
         del self._ranks[seq]
@@ -160,10 +159,9 @@ class Scheduler:
         preempted: list[Sequence] = []
         while not pieces:
             before = len(preempted), self._blocked
-            rows, left = self._divide(somebody_waits=not preempted and self._candidate() is not None)
+            rows, left = self._divide()
             pieces = self._grow(rows, preempted)
-            if not preempted:
-                left = self._admit(pieces, left, now)
+            left = self._admit(pieces, left, now)
             self._hand_out_rest(pieces, left)
             if before == (len(preempted), self._blocked):
                 break
@@ -179,7 +177,7 @@ class Scheduler:
     def _rank(self, seq: Sequence) -> Rank:
         return self._ranks[seq]
 
-    def _divide(self, somebody_waits: bool) -> tuple[dict[Sequence, int], int]:
+    def _divide(self) -> tuple[dict[Sequence, int], int]:
         """How many rows each running sequence may run in this step (absent: none), and what is left of the budget."""
         singles, longer = [], []
         for seq in self._running:
@@ -188,6 +186,7 @@ class Scheduler:
                 singles.append(seq)
             elif unread > 1:
                 longer.append(seq)
+        somebody_waits = self._candidate() is not None
         room = self._budget - (self._kept_for_longer() if longer or somebody_waits else 0)
         if len(singles) > room:
             singles = self._next_in_turn(singles, room)

@@ -177,6 +177,7 @@ def moe(config: Config, ops: Ops) -> MoE | None:
     num_experts, num_chosen = int(config.get("num_local_experts", 8)), int(config.get("num_experts_per_tok") or 2)
     if num_experts == 0:
         return None
+    mamba2.check_activation(config, "experts")
     if not 0 < num_chosen <= num_experts <= MAX_EXPERTS:
         raise ModelError(
             f"each row cannot go to {num_chosen} of {num_experts} experts", "the model's config.json is damaged"

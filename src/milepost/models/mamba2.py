@@ -54,11 +54,11 @@ def mixer_shape(config: Config) -> Mamba2Shape:
     )
 
 
-def check_activation(config: Config) -> None:
-    """ModelError if the activation after the convolution is not the one of all published Mamba models."""
+def check_activation(config: Config, where: str = "Mamba layers") -> None:
+    """ModelError if the config's activation is not the one of all published Mamba models."""
     found = config.get("hidden_act") or "silu"
     if found != "silu":
-        raise ModelError(f"activation {found!r} is not supported in Mamba layers", "supported: silu")
+        raise ModelError(f"activation {found!r} is not supported in {where}", "supported: silu")
 
 
 def time_step_limit(config: Config) -> tuple[float, float]:
