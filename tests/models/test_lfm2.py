@@ -9,13 +9,15 @@ import transformers
 from gguf_twin import Converted, attention_metadata, check_gguf_twin
 from parity import check_parity, difference, logits_by_transformers, prompt_of, tiny_model
 
+from milepost.bench.shapes import config_of
 from milepost.engine.plain import logits_of
 from milepost.errors import ModelError
 from milepost.models import lfm2
 from milepost.models.base import Model
 from milepost.models.loader.load import load_model, open_model
+from milepost.models.loader.random_weights import random_source
 from milepost.ops import Target, bind
-from milepost.specs import PagedKV, Recurrent
+from milepost.specs import PagedKV, Recurrent, checkpoint_bytes
 
 SHAPE = {
     "hidden_size": 64,
@@ -122,6 +124,14 @@ def test_declared_state() -> None:
     assert isinstance(spec, Recurrent)
     assert [(buffer.name, buffer.shape, buffer.wide) for buffer in spec.checkpoint] == [("conv", (2, 64), False)]
     assert [(buffer.name, buffer.shape, buffer.wide) for buffer in spec.window] == [("conv", (66, 64), False)]
+
+
+def test_the_bench_shape() -> None:
+    config = config_of("lfm2-350m")
+    loaded = load_model(random_source(config), torch.bfloat16)
+    assert round(loaded.weight_bytes / 2e6) == 354
+    assert checkpoint_bytes(loaded.model.layer_specs(), 2) == 10 * 2 * 1024 * 2
+    assert torch.isfinite(logits_of(loaded.model, prompt_of(config["vocab_size"], 64))).all()
 
 
 @pytest.mark.parametrize(

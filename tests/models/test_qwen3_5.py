@@ -17,13 +17,16 @@ from parity import (
     twin,
 )
 
+from milepost.bench.shapes import config_of
 from milepost.engine.plain import logits_of
 from milepost.errors import ModelError
 from milepost.models import qwen3_5
 from milepost.models.base import Model
 from milepost.models.loader.load import load_model, open_model
+from milepost.models.loader.meta import build_on_meta
+from milepost.models.loader.random_weights import random_source
 from milepost.ops import Target, bind
-from milepost.specs import PagedKV, Recurrent
+from milepost.specs import PagedKV, Recurrent, checkpoint_bytes, kv_block_bytes
 
 SHAPE = {
     "hidden_size": 64,
@@ -189,6 +192,23 @@ def test_declared_state() -> None:
             "log_g": ((64, 6), True),
             "conv": ((67, 192), False),
         }
+
+
+def test_the_bench_shape() -> None:
+    config = config_of("qwen3.5-0.8b")
+    model = build_on_meta(config, 1000)
+    num_weights = sum(p.numel() for name, p in model.named_parameters() if name != "lm_head.weight")
+    assert round(num_weights / 1e6) == 752
+    specs = model.layer_specs()
+    assert checkpoint_bytes(specs, 2) == 18 * (16 * 128 * 128 * 4 + 3 * 6144 * 2)
+    assert kv_block_bytes(specs, 2) == 16 * 6 * 2 * 2 * 256 * 2
+
+
+@pytest.mark.full
+def test_the_bench_shape_runs() -> None:
+    config = config_of("qwen3.5-0.8b")
+    loaded = load_model(random_source(config), torch.bfloat16)
+    assert torch.isfinite(logits_of(loaded.model, prompt_of(config["vocab_size"], 64))).all()
 
 
 @pytest.mark.parametrize(

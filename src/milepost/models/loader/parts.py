@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -27,7 +27,7 @@ class Part:
 
 
 def find_parts(
-    wanted: Mapping[str, torch.Tensor], present: Collection[str], spellings: Spellings
+    wanted: Iterable[str], present: Collection[str], spellings: Spellings
 ) -> tuple[dict[str, Part], list[str]]:
     """The parts of the `wanted` parameters by their stored names, and which of those are not `present`.
 
