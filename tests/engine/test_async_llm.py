@@ -10,7 +10,7 @@ import sys
 import threading
 
 import pytest
-from conftest import TINY, MakeEngine, random_prompts, tokens
+from tiny_engine import TINY, MakeEngine, random_prompts, tokens
 
 from milepost.engine.async_llm import AsyncLLM
 from milepost.errors import RequestError, RequestFailed

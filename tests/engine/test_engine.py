@@ -7,7 +7,7 @@ import itertools
 import psutil
 import pytest
 import torch
-from conftest import TINY, MakeEngine, add, drain, random_prompts, tokens
+from tiny_engine import TINY, MakeEngine, add, drain, random_prompts, tokens
 
 from milepost.engine.plain import generate, logits_of
 from milepost.errors import RequestError

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import transformers
-from conftest import TINY, tokens
+from tiny_engine import TINY, tokens
 
 from milepost.engine.detokenizer import Detokenizer
 from milepost.engine.llm import LLM
