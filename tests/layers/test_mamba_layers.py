@@ -5,12 +5,16 @@ from typing import Any
 
 import pytest
 import torch
+from families import FAMILIES
 
 from milepost.engine.pools import allocate_pools
 from milepost.errors import ModelError
 from milepost.layers.causal_conv import CausalConv
 from milepost.layers.mamba import Mamba, MambaShape
 from milepost.layers.mamba2 import GatedNorm, Mamba2, Mamba2Shape
+from milepost.layers.wide import WideParameter
+from milepost.models.loader.load import load_model
+from milepost.models.loader.random_weights import random_source
 from milepost.ops import ForwardBatch, Ops, Rows, Target, bind
 
 CPU = torch.device("cpu")
@@ -18,6 +22,15 @@ CPU = torch.device("cpu")
 
 def ops_for(dtype: torch.dtype = torch.float32) -> Ops:
     return bind(Target(CPU, dtype))[0]
+
+
+def bfloat16(layer: torch.nn.Module) -> torch.nn.Module:
+    """As the loader does it: wide parameters stay fp32."""
+    layer = layer.bfloat16()
+    for parameter in layer.parameters():
+        if isinstance(parameter, WideParameter):
+            parameter.data = parameter.data.float()
+    return layer
 
 
 def filled(layer: torch.nn.Module) -> torch.nn.Module:
@@ -52,7 +65,7 @@ class Spy:
 def test_mamba2_hands_fp32_to_the_recurrence_in_bfloat16_too() -> None:
     spy = Spy(ops_for(torch.bfloat16).mamba2)
     ops = replace(ops_for(torch.bfloat16), mamba2=spy)
-    layer = filled(Mamba2(Mamba2Shape(24, 4, 8, 6, 2), 0, ops, None)).bfloat16()
+    layer = bfloat16(filled(Mamba2(Mamba2Shape(24, 4, 8, 6, 2), 0, ops, None)))
     x = rows(70, 24).bfloat16()
     out = run(layer, x)
     assert (out.shape, out.dtype) == ((70, 24), torch.bfloat16)
@@ -65,7 +78,7 @@ def test_mamba2_hands_fp32_to_the_recurrence_in_bfloat16_too() -> None:
 def test_mamba_hands_fp32_to_the_recurrence_in_bfloat16_too() -> None:
     spy = Spy(ops_for(torch.bfloat16).selective_scan)
     ops = replace(ops_for(torch.bfloat16), selective_scan=spy)
-    layer = filled(Mamba(MambaShape(24, 32, 6, 3), 0, ops)).bfloat16()
+    layer = bfloat16(filled(Mamba(MambaShape(24, 32, 6, 3), 0, ops)))
     out = run(layer, rows(70, 24).bfloat16())
     assert (out.shape, out.dtype) == ((70, 24), torch.bfloat16)
     assert all(given.dtype == torch.float32 for given in spy.given[:-1])
@@ -111,3 +124,14 @@ def test_the_longest_convolution() -> None:
     first, second = run(layer, x), run(layer, changed)
     assert torch.equal(first[:10], second[:10])
     assert not torch.equal(first[10], second[10])
+
+
+@pytest.mark.parametrize("family", ["mamba", "mamba2", "granitemoehybrid", "falcon_h1", "qwen3_5_text", "qwen3_next"])
+def test_decay_rates_stay_fp32_in_a_bf16_model(family: str) -> None:
+    wide = {"A_log", "D", "dt_bias"}
+    model = load_model(random_source(FAMILIES[family].to_dict()), torch.bfloat16).model
+    named = list(model.named_parameters())
+    assert {p.dtype for name, p in named if name.rpartition(".")[2] in wide} == {torch.float32}
+    assert {p.dtype for name, p in named if name.rpartition(".")[2] not in wide} == {torch.bfloat16}
+    decay = next(p for name, p in named if name.endswith("A_log"))
+    assert not torch.equal(decay, decay.bfloat16().float())

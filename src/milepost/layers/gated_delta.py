@@ -11,6 +11,7 @@ from milepost.errors import ModelError
 from milepost.layers.causal_conv import CausalConv
 from milepost.layers.linear import Linear
 from milepost.layers.norm import GatedRMSNorm
+from milepost.layers.wide import WideParameter
 from milepost.ops import ForwardBatch, Ops
 from milepost.specs import CHUNK, Buffer, LayerSpec, Recurrent
 
@@ -76,8 +77,8 @@ class GatedDelta(nn.Module):
         super().__init__()
         self.shape, self.layer, self.ops = shape, layer, ops
         self.conv1d = CausalConv(sum(shape.conv_sections), shape.conv_taps, ops)
-        self.dt_bias = nn.Parameter(torch.empty(shape.num_value_heads), requires_grad=False)
-        self.A_log = nn.Parameter(torch.empty(shape.num_value_heads), requires_grad=False)
+        self.dt_bias = WideParameter(torch.empty(shape.num_value_heads), requires_grad=False)
+        self.A_log = WideParameter(torch.empty(shape.num_value_heads), requires_grad=False)
         self.norm = GatedRMSNorm(shape.value_dim, shape.eps, ops)
         self.out_proj = Linear(shape.value_size, shape.hidden_size, ops)
 
@@ -103,13 +104,13 @@ class GatedDelta(nn.Module):
         mixed = ops.silu(self.conv1d(projected.mixed, buffers, batch).float())
         q, k, v = torch.split(mixed, list(s.conv_sections), dim=-1)
         q, k = (ops.l2_norm(part.reshape(-1, s.num_key_heads, s.key_dim), NORM_EPS) for part in (q, k))
-        steps = ops.softplus(projected.decay.float() + self.dt_bias.float())
+        steps = ops.softplus(projected.decay.float() + self.dt_bias)
         window = buffers.window
         out = ops.gated_delta(
             q * s.key_dim**-0.5,
             k,
             v.reshape(-1, s.num_value_heads, s.value_dim),
-            steps * -self.A_log.float().exp(),
+            steps * -self.A_log.exp(),
             ops.sigmoid(projected.rate.float()),
             buffers.checkpoint["state"],
             window["k"],

@@ -9,6 +9,7 @@ from torch import nn
 
 from milepost.layers.causal_conv import CausalConv
 from milepost.layers.linear import Linear
+from milepost.layers.wide import WideParameter
 from milepost.ops import ForwardBatch, Ops
 from milepost.specs import Buffer, LayerSpec, Recurrent
 
@@ -41,8 +42,8 @@ class Mamba(nn.Module):
         self.conv1d = CausalConv(shape.inner_size, shape.conv_taps, ops, shape.conv_bias)
         self.x_proj = Linear(shape.inner_size, shape.dt_rank + 2 * shape.state_size, ops)
         self.dt_proj = Linear(shape.dt_rank, shape.inner_size, ops, bias=True)
-        self.A_log = nn.Parameter(torch.empty(shape.inner_size, shape.state_size), requires_grad=False)
-        self.D = nn.Parameter(torch.empty(shape.inner_size), requires_grad=False)
+        self.A_log = WideParameter(torch.empty(shape.inner_size, shape.state_size), requires_grad=False)
+        self.D = WideParameter(torch.empty(shape.inner_size), requires_grad=False)
         self.out_proj = Linear(shape.inner_size, shape.hidden_size, ops, shape.bias)
 
     def state_spec(self) -> tuple[LayerSpec, ...]:
@@ -58,9 +59,9 @@ class Mamba(nn.Module):
         dt, b, c = self._selected(inputs)
         inputs = inputs.float()
         out = self.ops.selective_scan(
-            inputs, dt, -self.A_log.float().exp(), b, c, buffers.checkpoint["state"], buffers.window["state"], batch
+            inputs, dt, -self.A_log.exp(), b, c, buffers.checkpoint["state"], buffers.window["state"], batch
         )
-        out = self.ops.silu_mul(gate.float(), out + inputs * self.D.float())
+        out = self.ops.silu_mul(gate.float(), out + inputs * self.D)
         return self.out_proj(out.to(x.dtype))
 
     def _selected(self, inputs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

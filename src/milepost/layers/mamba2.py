@@ -11,6 +11,7 @@ from torch import nn
 from milepost.errors import ModelError
 from milepost.layers.causal_conv import CausalConv
 from milepost.layers.linear import Linear
+from milepost.layers.wide import WideParameter
 from milepost.ops import ForwardBatch, Ops
 from milepost.specs import CHUNK, Buffer, LayerSpec, Recurrent
 
@@ -95,9 +96,9 @@ class Mamba2(nn.Module):
         self.shape, self.layer, self.ops = shape, layer, ops
         self.in_proj = Linear(shape.hidden_size, sum(shape.sections), ops, shape.in_bias)
         self.conv1d = CausalConv(shape.inner_size + 2 * shape.group_size, shape.conv_taps, ops, shape.conv_bias)
-        self.dt_bias = nn.Parameter(torch.empty(shape.num_heads), requires_grad=False)
-        self.A_log = nn.Parameter(torch.empty(shape.num_heads), requires_grad=False)
-        self.D = nn.Parameter(torch.empty(shape.num_heads), requires_grad=False)
+        self.dt_bias = WideParameter(torch.empty(shape.num_heads), requires_grad=False)
+        self.A_log = WideParameter(torch.empty(shape.num_heads), requires_grad=False)
+        self.D = WideParameter(torch.empty(shape.num_heads), requires_grad=False)
         self.norm = norm
         self.out_proj = Linear(shape.inner_size, shape.hidden_size, ops, shape.out_bias)
         self.scales = None if scales is None else _spread(scales, shape.sections)
@@ -123,20 +124,20 @@ class Mamba2(nn.Module):
         mixed = self.ops.silu(self.conv1d(mixed, buffers, batch)).float()
         inputs, keys, queries = torch.split(mixed, [s.inner_size, s.group_size, s.group_size], -1)
         inputs = inputs.reshape(-1, s.num_heads, s.head_dim)
-        dt = self.ops.softplus(dt.float() + self.dt_bias.float()).clamp(*s.dt_limit)
+        dt = self.ops.softplus(dt.float() + self.dt_bias).clamp(*s.dt_limit)
         window = buffers.window
         out = self.ops.mamba2(
             queries.reshape(-1, s.num_groups, s.state_size),
             keys.reshape(-1, s.num_groups, s.state_size),
             inputs * dt[:, :, None],
-            dt * -self.A_log.float().exp(),
+            dt * -self.A_log.exp(),
             buffers.checkpoint["state"],
             window["k"],
             window["u"],
             window["log_g"],
             batch,
         )
-        out = (out + inputs * self.D.float()[:, None]).reshape(-1, s.inner_size)
+        out = (out + inputs * self.D[:, None]).reshape(-1, s.inner_size)
         out = self.ops.silu_mul(gate.float(), out) if self.norm is None else self.norm(out, gate.float())
         return self.out_proj(out.to(x.dtype))
 

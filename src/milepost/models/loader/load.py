@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from milepost.errors import ConfigError, ModelError
+from milepost.layers.wide import WideParameter
 from milepost.machine import available_memory_bytes
 from milepost.models.base import Model
 from milepost.models.loader.formats import refuse_stored
@@ -181,7 +182,8 @@ def _read(
     device: torch.device,
     progress: Progress,
 ) -> None:
-    """Each part from the file into memory of its parameter's own, in `dtype`; the file's copy is dropped at once."""
+    """Each part from the file into memory of its parameter's own, in `dtype` unless it is wide; the file's copy is
+    dropped at once."""
     wanted = model.state_dict()
     done, total = 0, sum(wanted[name].numel() for name in {part.parameter for part in parts.values()}) * dtype.itemsize
     progress(done, total)
@@ -203,7 +205,7 @@ def _fill(model: Model, part: Part, stored: torch.Tensor, dtype: torch.dtype, de
     parent, _, leaf = part.parameter.rpartition(".")
     tensor: torch.Tensor = getattr(model.get_submodule(parent), leaf)
     if tensor.is_meta:
-        tensor = _memory(tensor.shape, dtype, device)
+        tensor = _memory(tensor.shape, torch.float32 if isinstance(tensor, WideParameter) else dtype, device)
         _put(model, part.parameter, tensor)
     tensor.view(part.count, -1)[part.index].copy_(stored.reshape(-1))
 
