@@ -57,6 +57,9 @@ def url() -> Iterator[str]:
     yield base
     server.send_signal(signal.SIGINT)
     assert server.wait(timeout=30) == 0
+    said = server.stdout.read().decode()  # type: ignore[union-attr]
+    assert "memory: weights 256.6 MiB, KV cache" in said
+    assert "France" not in said  # nothing that users send
 
 
 @needs_smollm2

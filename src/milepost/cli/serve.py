@@ -79,7 +79,8 @@ def _run(
     from milepost.server import run
     from milepost.server.state import ServerSettings, ServerState
 
-    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s", datefmt="%H:%M:%S")
+    logging.getLogger("milepost").setLevel(logging.INFO)  # what was loaded, and where memory went
     state = ServerState(ServerSettings(names, api_keys, allowed_origins))
     sock = run.listen(host, port)
 
