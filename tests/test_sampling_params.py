@@ -25,7 +25,7 @@ from milepost.errors import RequestError
         *(("logprobs", value) for value in (-2, 0.5)),
         ("prompt_logprobs", -2),
         *(("stop", value) for value in ("", ["a", ""], [1], ["x"] * 65, "x" * 5000)),
-        *(("stop_token_ids", value) for value in ([-1], ["a"], [True])),
+        *(("stop_token_ids", value) for value in ([-1], ["a"], [True], [1] * 1025)),
         *(("logit_bias", value) for value in ({-1: 0.0}, {1: 101.0}, {1: math.nan}, {"1": 1.0})),
     ],
 )

@@ -13,6 +13,7 @@ MAX_NUM_SAMPLES = 128
 MAX_LOGPROBS = 20
 MAX_NUM_STOPS = 64
 MAX_STOP_LENGTH = 4096
+MAX_NUM_STOP_TOKEN_IDS = 1024
 MAX_SEED = 2**64 - 1
 
 
@@ -125,6 +126,8 @@ class SamplingParams:
             raise _bad("stop", f"stop strings can have at most {MAX_STOP_LENGTH} characters")
         if self.stops and not self.detokenize:
             raise _bad("stop", "stop strings need detokenize=True")
+        if len(self.stop_token_ids or ()) > MAX_NUM_STOP_TOKEN_IDS:
+            raise _bad("stop_token_ids", f"at most {MAX_NUM_STOP_TOKEN_IDS} stop_token_ids")
         for token in self.stop_token_ids or ():
             if isinstance(token, bool) or not isinstance(token, int) or token < 0:
                 raise _bad("stop_token_ids", f"stop_token_ids must be token ids, got {token!r}")

@@ -48,7 +48,7 @@ class Engine:
         try:
             results = self.runner.run(step.pieces) if step.pieces else []
         except Exception as error:  # the pass itself failed: its requests end, the others go on
-            logger.exception("a step of %d rows failed", sum(p.end - p.start for p in step.pieces))
+            logger.error("a step of %d rows failed", sum(p.end - p.start for p in step.pieces))
             return self._fail_all(step, error)
         return self.update(step, results)
 
@@ -63,7 +63,6 @@ class Engine:
             try:
                 self._take(state, result)
             except Exception as error:
-                logger.warning("request %s failed", state.request_id, exc_info=error)
                 self._fail(state, error)
         self.metrics.step(step)
         return self._outputs(touched)
@@ -136,7 +135,10 @@ class Engine:
         return None, None
 
     def _fail(self, state: RequestState, error: Exception) -> None:
-        if not isinstance(error, RequestFailed | RequestError):
+        if isinstance(error, RequestFailed | RequestError):
+            logger.warning("request %s failed: %s", state.request_id, error.message)
+        else:
+            logger.warning("request %s failed", state.request_id, exc_info=error)
             failure = RequestFailed(f"the request failed inside: {type(error).__name__}", "see the server's log")
             failure.__cause__ = error  # for the log and for callers in this process; clients see the line above
             error = failure
