@@ -1,0 +1,150 @@
+"""The world's answers are right, and the tests' questions are not the training's."""
+
+import re
+from random import Random
+
+import pytest
+from tools.tiny import words
+from tools.tiny.tasks import KINDS, RECALL, examination, size_of, training_conversation
+from tools.tiny.world import MAX_CHANGES, MAX_COINS, World
+
+
+class Reader:
+    """Follows a story from its sentences alone, another way than the world that told it."""
+
+    def __init__(self) -> None:
+        self.place: dict[str, str] = {}
+        self.thing: dict[str, tuple[str, str]] = {}
+        self.lamp: dict[str, str] = {}
+        self.coins: dict[str, int] = {}
+
+    def read(self, sentence: str) -> None:
+        if found := re.fullmatch(r"(\w+) (?:goes to|walks to|is now in) the (\w+)\.", sentence):
+            self.place[found[1]] = found[2]
+        elif found := re.fullmatch(r"(\w+) (?:takes|picks up|gets) the (\w+)\.", sentence):
+            self.thing[found[2]] = ("held", found[1])
+        elif found := re.fullmatch(r"\w+ (?:gives|hands|passes) the (\w+) to (\w+)\.", sentence):
+            self.thing[found[1]] = ("held", found[2])
+        elif found := re.fullmatch(r"(\w+) (?:drops|leaves|puts down) the (\w+)\.", sentence):
+            self.thing[found[2]] = ("at", self.place[found[1]])
+        elif found := re.fullmatch(r"The (\w+) lamp is (on|off)\.", sentence):
+            self.lamp[found[1]] = found[2]
+        elif found := re.fullmatch(r"\w+ flips the (\w+) lamp\.", sentence):
+            self.lamp[found[1]] = "off" if self.lamp[found[1]] == "on" else "on"
+        elif found := re.fullmatch(r"The (\w+) box has (\d) coins?\.", sentence):
+            self.coins[found[1]] = int(found[2])
+        elif found := re.fullmatch(r"\w+ (puts|takes) (\d) coins? (?:in|from) the (\w+) box\.", sentence):
+            self.coins[found[3]] += int(found[2]) if found[1] == "puts" else -int(found[2])
+
+    def answer(self, kind: str, name: str) -> str:
+        if kind == "lamp":
+            return f"It is {self.lamp[name]}."
+        if kind == "box":
+            return f"There are {self.coins[name]}."
+        if kind == "place":
+            return f"In the {self.place[name]}."
+        how, where = self.thing[name]
+        if kind == "holder":
+            return f"It is {where if how == 'held' else 'nobody'}."
+        return f"In the {self.place[where] if how == 'held' else where}."
+
+
+ASKED = {
+    "place": r"Where is (\w+)\?",
+    "holder": r"Who has the (\w+)\?",
+    "thing": r"Where is the (\w+)\?",
+    "lamp": r"Is the (\w+) lamp on or off\?",
+    "box": r"How many coins are in the (\w+) box\?",
+}
+
+
+@pytest.mark.parametrize("kind", ASKED)
+def test_states_are_what_the_story_says(kind: str) -> None:
+    num_asked = 0
+    for seed in range(20):
+        world, reader = World(Random(seed), "train"), Reader()
+        for _ in range(60):
+            reader.read(world.happens())
+            question = world.question(kind)
+            if question is None:
+                continue
+            found = re.fullmatch(ASKED[kind], question.text)
+            assert found is not None
+            assert question.answer == reader.answer(kind, found[1])
+            num_asked += 1
+    assert num_asked > 500
+
+
+def test_changes_between_two_statements_are_few_and_coins_stay_single_digits() -> None:
+    for seed in range(20):
+        world, since = World(Random(seed), "train"), dict[str, int]()
+        for _ in range(300):
+            sentence = world.happens()
+            for what in (f"{lamp} lamp" for lamp in world.lamps):
+                if what in sentence:
+                    since[what] = since.get(what, 0) + 1 if "flips" in sentence else 0
+        assert max(since.values(), default=0) <= MAX_CHANGES
+        assert all(0 <= coins <= MAX_COINS for coins in world.coins_in.values())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_examinations(kind: str) -> None:
+    for seed in range(12):
+        length = 100 + 150 * seed
+        conversation = examination(kind, seed, length)
+        assert conversation == examination(kind, seed, length)
+        last = conversation.turns[-1]
+        assert last.question.kind == kind
+        assert last.user.endswith(last.question.text)
+        size = sum(size_of(turn.user) + size_of(turn.question.answer) + 4 for turn in conversation.turns)
+        assert length - 60 < size < length + 120
+        story = " ".join(turn.user for turn in conversation.turns).removesuffix(last.question.text)
+        if kind in RECALL:
+            value = last.question.answer.removeprefix("It is ").removesuffix(".")
+            where = story.find(f" {value}.")
+            assert where > -1
+            if kind == "code":
+                assert words.held_out(value)
+                assert story.count(f" {value}.") == 1
+
+
+def test_a_fact_is_said_before_it_is_asked_for_and_asked_once() -> None:
+    num_facts = 0
+    for seed in range(40):
+        seen, asked = "", set[str]()
+        for turn in training_conversation(seed, 512).turns:
+            seen += turn.user
+            if turn.question.kind in ("code", "number", "name"):
+                value = turn.question.answer.removeprefix("It is ").removesuffix(".")
+                assert f" {value}." in seen
+                assert turn.question.text not in asked
+                assert not words.held_out(value)
+                asked.add(turn.question.text)
+                num_facts += 1
+    assert num_facts > 100
+
+
+@pytest.mark.parametrize("kind", RECALL)
+def test_a_world_runs_out_of_facts(kind: str) -> None:
+    world, asked = World(Random(0), "train"), list[str]()
+    while world.can_tell(kind):
+        statement = world.happens_for(kind)
+        question = world.question(kind)
+        assert question is not None
+        assert question.answer.removeprefix("It is ") in statement
+        asked.append(question.text)
+    assert len(asked) == len(set(asked)) >= 3
+    assert world.question(kind) is None
+    assert size_of(world.happens_for(kind)) > 0
+
+
+def test_a_conversation_outlives_its_facts() -> None:
+    conversation = training_conversation(0, 40_000)
+    recalled = [turn.question.text for turn in conversation.turns if turn.question.kind in RECALL]
+    assert len(recalled) == len(set(recalled)) < 60
+
+
+def test_all_kinds_are_trained_on() -> None:
+    conversations = (training_conversation(seed, 512) for seed in range(60))
+    kinds = [turn.question.kind for conversation in conversations for turn in conversation.turns]
+    assert all(kinds.count(kind) > 8 for kind in KINDS)

@@ -1,0 +1,45 @@
+"""Any text round-trips, the same tokenizer comes out each time, and the ids of a chat are what its template makes."""
+
+from pathlib import Path
+
+import pytest
+import transformers
+from tokenizers import Tokenizer
+from tools.tiny.tasks import training_conversation
+from tools.tiny.tokenizer import END, ChatEncoder, save_tokenizer, token_id, train_tokenizer
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    return train_tokenizer(200)
+
+
+def test_the_same_each_time(tokenizer: Tokenizer) -> None:
+    assert train_tokenizer(200).to_str() == tokenizer.to_str()
+
+
+@pytest.mark.parametrize("text", ["", " ", "K7Q2.", "It is 4758.\n\n\tEnd", "Grüße, 你好 👋🏽", "\x00\x7f", "<|end|"])
+def test_any_text(tokenizer: Tokenizer, text: str) -> None:
+    assert tokenizer.decode(tokenizer.encode(text).ids) == text
+
+
+def test_digits_stay_apart(tokenizer: Tokenizer) -> None:
+    assert len(tokenizer.encode("4758").ids) == 4
+
+
+def test_the_ids_of_a_chat(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    save_tokenizer(tokenizer, tmp_path, 2048)
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    conversation, encoder = training_conversation(3, 256), ChatEncoder(tokenizer)
+    messages = conversation.messages()
+    assert encoder.training_ids(conversation)[0] == theirs.apply_chat_template(messages)["input_ids"]
+    prompt = theirs.apply_chat_template(messages[:-1], add_generation_prompt=True)["input_ids"]
+    assert encoder.prompt_ids(conversation) == prompt
+
+
+def test_answers_and_their_ends_are_marked(tokenizer: Tokenizer) -> None:
+    conversation = training_conversation(3, 256)
+    ids, is_answer = ChatEncoder(tokenizer).training_ids(conversation)
+    marked = tokenizer.decode([id for id, yes in zip(ids, is_answer, strict=True) if yes], skip_special_tokens=False)
+    assert marked == "".join(turn.question.answer + END for turn in conversation.turns)
+    assert ids[-1] == token_id(tokenizer, END)

@@ -1,0 +1,84 @@
+"""Batches teach answers only; a run that was stopped goes on as if it had not been; the loss falls."""
+
+import json
+from pathlib import Path
+
+import torch
+from tools.tiny.batches import batch_of
+from tools.tiny.model import Shape
+from tools.tiny.optimiser import rate_at
+from tools.tiny.tasks import KINDS
+from tools.tiny.tokenizer import END, PAD, ChatEncoder, token_id, train_tokenizer
+from tools.tiny.train import Plan, Run, tokenizer_in
+
+SHAPE = Shape(
+    vocab_size=400, hidden_size=32, intermediate_size=48, num_layers=2, period=2, head_dim=16, key_dim=8, value_dim=8
+)
+TOKENIZER = train_tokenizer(100, SHAPE.vocab_size)
+PLAN = Plan(minutes=1.0, batch_tokens=600, lengths=((0.0, 128),), rate=1.0, narrow=False, seed=3, blind=0.5)
+
+
+def test_batches() -> None:
+    encoder, pad = ChatEncoder(TOKENIZER), token_id(TOKENIZER, PAD)
+    for step in range(10):
+        batch = batch_of(encoder, step, 2048, 512, 0, pad)
+        again = batch_of(encoder, step, 2048, 512, 0, pad)
+        assert torch.equal(batch.inputs, again.inputs)
+        assert torch.equal(batch.places, again.places)
+        rows, length = batch.inputs.shape
+        assert 128 <= length <= 512
+        assert 0.8 * 2048 < rows * length < 1.3 * 2048
+        assert (batch.inputs == pad).float().mean() < 0.15
+        follows = batch.places % length < length - 1
+        assert torch.equal(batch.targets[follows], batch.inputs.flatten()[batch.places[follows] + 1])
+        assert (batch.targets == token_id(TOKENIZER, END)).sum() > rows
+        assert 0 <= int(batch.kinds.min()) <= int(batch.kinds.max()) < len(KINDS)
+    assert not torch.equal(batch.inputs, batch_of(encoder, 9, 2048, 512, 1, pad).inputs)
+
+
+def test_short_rows_have_answers_too() -> None:
+    encoder, pad = ChatEncoder(TOKENIZER), token_id(TOKENIZER, PAD)
+    for step in range(60):
+        batch = batch_of(encoder, step, 64, 64, 0, pad)
+        assert batch.inputs.shape == (1, 64)
+        assert len(batch.places) == len(batch.targets) == len(batch.kinds) > 0
+
+
+def steps(run: Run, count: int) -> None:
+    for _ in range(count):
+        run.update()
+
+
+def test_a_stopped_run_goes_on_as_if_it_had_not_stopped(tmp_path: Path) -> None:
+    whole, first = Run(tmp_path / "whole", SHAPE, PLAN, TOKENIZER), Run(tmp_path / "parts", SHAPE, PLAN, TOKENIZER)
+    steps(whole, 4)
+    steps(first, 2)
+    first.save()
+    second = Run(tmp_path / "parts", SHAPE, PLAN, TOKENIZER)
+    assert (second.step, second.tokens) == (first.step, first.tokens)
+    steps(second, 2)
+    for (name, one), (_, other) in zip(whole.model.named_parameters(), second.model.named_parameters(), strict=True):
+        assert torch.equal(one, other), name
+
+
+def test_a_short_run_learns_and_says_so(tmp_path: Path) -> None:
+    run = Run(tmp_path, SHAPE, Plan(0.04, 256, ((0.0, 128),), 1.0, False, 0), TOKENIZER)
+    run.train()
+    lines = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    assert lines[-1]["step"] == run.step
+    assert lines[-1]["loss"] < 5.9
+    assert set(lines[-1]["right"]) <= set(KINDS)
+    assert (tmp_path / "model" / "model.safetensors").exists()
+    assert not list(tmp_path.glob("*.part"))
+
+
+def test_a_run_keeps_its_tokenizer(tmp_path: Path) -> None:
+    first = tokenizer_in(tmp_path / "run", 400)
+    assert first.get_vocab_size() == 400
+    assert tokenizer_in(tmp_path / "run", 500).to_str() == first.to_str()
+
+
+def test_the_schedule() -> None:
+    assert rate_at(0.0) < 0.1
+    assert rate_at(0.02) == rate_at(0.5) == 1.0
+    assert rate_at(0.7) > rate_at(0.9) > rate_at(1.0) > 0.0

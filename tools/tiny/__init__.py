@@ -1,0 +1,1 @@
+"""How `milepost-tiny` is made: its tasks, its tokenizer, its training and its examination. See README.md."""

@@ -1,0 +1,55 @@
+"""Endless training batches: conversations made on the fly, all in a batch of one length: hardly any padding."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from random import Random
+
+import torch
+
+from tools.tiny.tasks import KINDS, Conversation, training_conversation
+from tools.tiny.tokenizer import ChatEncoder
+
+STEP = 64
+"""Lengths are multiples of this."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """`inputs` int64 [rows, length]. Where an answer's next token is learnt: `places`, int64 indices into the flattened
+    inputs, `targets`, the token that comes after each, and `kinds`, the task of each as an index into KINDS."""
+
+    inputs: torch.Tensor
+    places: torch.Tensor
+    targets: torch.Tensor
+    kinds: torch.Tensor
+
+
+def batch_of(encoder: ChatEncoder, step: int, num_tokens: int, max_length: int, seed: int, pad: int) -> Batch:
+    """The batch of this step: about `num_tokens` tokens in rows of one length, up to `max_length`, at least a quarter
+    of it. The same arguments give the same batch."""
+    rng = Random(f"batch {seed} {step}")
+    length = rng.randrange(max(STEP, max_length // 4), max_length + 1, STEP)
+    inputs, places, targets, kinds = [], list[int](), list[int](), list[int]()
+    for row in range(max(1, round(num_tokens / length))):
+        conversation, ids, is_answer = _with_an_answer(encoder, rng, length)
+        inputs.append(ids[:length] + [pad] * (length - len(ids)))
+        turn = -1
+        for i in range(1, len(ids)):
+            if not is_answer[i]:
+                continue
+            turn += not is_answer[i - 1]
+            places.append(row * length + i - 1)
+            targets.append(ids[i])
+            kinds.append(KINDS.index(conversation.turns[turn].question.kind))
+    return Batch(*(torch.tensor(part) for part in (inputs, places, targets, kinds)))
+
+
+def _with_an_answer(encoder: ChatEncoder, rng: Random, length: int) -> tuple[Conversation, list[int], list[bool]]:
+    """A conversation cut to `length` inputs and the target after the last, as `ChatEncoder.training_ids` gives it. A
+    story can be so long that the first question lies behind the cut: then another is drawn."""
+    while True:
+        conversation = training_conversation(rng.getrandbits(48), length)
+        ids, is_answer = encoder.training_ids(conversation)
+        if any(is_answer[: length + 1]):
+            return conversation, ids[: length + 1], is_answer[: length + 1]

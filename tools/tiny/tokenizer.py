@@ -1,0 +1,101 @@
+"""The tokenizer: byte-level BPE, trained on the tasks' own text, so that its common words are one token each.
+
+Any text can be encoded, because every byte is a token. Digits stay apart, so that a number is read digit by digit.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from itertools import chain
+from pathlib import Path
+
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+
+from tools.tiny.tasks import Conversation, training_conversation
+
+VOCAB_SIZE = 1024
+USER, ASSISTANT, SYSTEM, END, PAD = "<|user|>", "<|assistant|>", "<|system|>", "<|end|>", "<|pad|>"
+SPECIAL = (PAD, END, USER, ASSISTANT, SYSTEM)
+
+CHAT_TEMPLATE = (
+    "{% for message in messages %}{{ '<|' + message['role'] + '|>' + message['content'] + '<|end|>' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
+)
+
+_WORDS = r"'s| ?[A-Za-z]+| ?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+|\s+"
+
+
+def train_tokenizer(num_conversations: int = 3000, vocab_size: int = VOCAB_SIZE) -> Tokenizer:
+    """The same tokenizer in every run."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(_WORDS), behavior="isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=list(SPECIAL),
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(_texts(num_conversations), trainer)
+    return tokenizer
+
+
+def _texts(num_conversations: int) -> Iterator[str]:
+    for seed in range(num_conversations):
+        for message in training_conversation(seed, 256).messages():
+            yield message["content"]
+
+
+def token_id(tokenizer: Tokenizer, name: str) -> int:
+    """The id of a special token."""
+    found = tokenizer.token_to_id(name)
+    assert found is not None, f"the tokenizer has no {name}"
+    return found
+
+
+def save_tokenizer(tokenizer: Tokenizer, folder: Path, max_length: int) -> None:
+    """As a Hugging Face folder has it: `tokenizer.json`, `tokenizer_config.json` with the chat template."""
+    folder.mkdir(parents=True, exist_ok=True)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    config = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "chat_template": CHAT_TEMPLATE,
+        "eos_token": END,
+        "pad_token": PAD,
+        "model_max_length": max_length,
+        "clean_up_tokenization_spaces": False,
+    }
+    (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+
+
+class ChatEncoder:
+    """Conversations to token ids. Text is encoded message by message; a message's end token belongs to it."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._user, self._assistant, self._end = (token_id(tokenizer, name) for name in (USER, ASSISTANT, END))
+
+    def training_ids(self, conversation: Conversation) -> tuple[list[int], list[bool]]:
+        """Token ids of the whole conversation, and for each whether it is of an answer (its end included)."""
+        ids: list[int] = []
+        is_answer: list[bool] = []
+        contents = chain.from_iterable((turn.user, turn.question.answer) for turn in conversation.turns)
+        encoded = self._tokenizer.encode_batch_fast(list(contents), add_special_tokens=False)
+        for i, encoding in enumerate(encoded):
+            ids += [self._assistant if i % 2 else self._user, *encoding.ids, self._end]
+            is_answer += [False] + [bool(i % 2)] * (len(encoding.ids) + 1)
+        return ids, is_answer
+
+    def prompt_ids(self, conversation: Conversation) -> list[int]:
+        """All but the last answer, and the token that asks for it."""
+        ids, is_answer = self.training_ids(conversation)
+        length = len(ids)
+        while is_answer[length - 1]:
+            length -= 1
+        return ids[:length]
