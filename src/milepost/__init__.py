@@ -1,4 +1,4 @@
-"""Milepost: an inference engine for hybrid language models, with an exact prefix cache."""
+"""Milepost: an inference engine and server for hybrid language models."""
 
 from __future__ import annotations
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from milepost.errors import ConfigError
 
 DTYPES = ("auto", "bfloat16", "float16", "half", "float32", "float")
+MAX_NUM_THREADS = 512
 POLICIES = ("fcfs", "priority")
 
 
@@ -46,6 +47,10 @@ class EngineConfig:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ConfigError(f"{flag(name)} must be at least 1, got {value}", f"leave {flag(name)} out")
+        if self.num_threads is not None and self.num_threads > MAX_NUM_THREADS:
+            raise ConfigError(
+                f"--num-threads must be at most {MAX_NUM_THREADS}, got {self.num_threads}", "leave it out"
+            )
         if not 0 <= self.seed < 2**63:
             raise ConfigError(f"--seed must be between 0 and 2^63 - 1, got {self.seed}", "leave --seed out")
         if self.chat_template is not None and not self.chat_template.is_file():

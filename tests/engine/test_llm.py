@@ -99,9 +99,8 @@ def test_a_raising_detokenizer_or_tokenizer_fails_its_request_alone(
 
 
 @needs_smollm2
-def test_the_default_model_samples_as_its_card_says(smollm2: LLM) -> None:
-    params = smollm2.get_default_sampling_params()
-    assert (params.temperature, params.top_p) == (0.2, 0.9)
+def test_the_default_model_is_greedy_unless_asked(smollm2: LLM) -> None:
+    assert smollm2.get_default_sampling_params().greedy
 
 
 def test_a_folder_without_a_tokenizer_works_with_ids(folder: Path) -> None:

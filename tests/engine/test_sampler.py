@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from milepost.engine.sampler import Sampled, Sampler, candidates, choose, nucleus
-from milepost.errors import RequestFailed
+from milepost.errors import RequestError, RequestFailed
 from milepost.request import Sequence
 from milepost.sampling_params import SamplingParams
 
@@ -268,7 +268,7 @@ def test_min_tokens_masks_the_ends_until_reached() -> None:
 
 def test_nothing_left_to_draw() -> None:
     (result,) = Sampler([0, 1]).sample(logits_of([1.0, 2.0]), [sequence(min_tokens=1)])
-    assert isinstance(result, RequestFailed)
+    assert isinstance(result, RequestError)
     assert "no token can be drawn" in result.message
 
 

@@ -23,7 +23,13 @@ def test_messages(http: httpx.Client):
 
 
 def test_long_text_is_read_in_a_thread(http: httpx.Client):
-    assert http.post("/tokenize", json={"prompt": "x" * 100_000}).json()["count"] == 100_001
+    assert http.post("/tokenize", json={"prompt": "x" * 30_000}).json()["count"] == 30_001
+
+
+def test_text_that_no_context_can_hold_is_refused_unread(http: httpx.Client):
+    answer = http.post("/tokenize", json={"prompt": "x" * 100_000})
+    assert answer.status_code == 400
+    assert answer.json()["error"]["code"] == "context_length_exceeded"
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import pytest
 import torch
 from tools.tiny.batches import batch_of
 from tools.tiny.model import Shape
@@ -61,6 +62,7 @@ def test_a_stopped_run_goes_on_as_if_it_had_not_stopped(tmp_path: Path) -> None:
         assert torch.equal(one, other), name
 
 
+@pytest.mark.full  # a run goes by the clock: on a busy machine it learns less
 def test_a_short_run_learns_and_says_so(tmp_path: Path) -> None:
     run = Run(tmp_path, SHAPE, Plan(0.04, 256, ((0.0, 128),), 1.0, False, 0), TOKENIZER)
     run.train()

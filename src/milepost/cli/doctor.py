@@ -37,16 +37,14 @@ def doctor(
         _say_room(console, machine)
         return
     from milepost.engine.memory import plan_memory, size
-    from milepost.models.registry import model_file
+    from milepost.models.loader.meta import build_on_meta
 
     weight_bytes = source.tensors.num_bytes(chosen)
     free = machine.available_bytes - weight_bytes
     if free < 0:
         console.print(f"[bold]fits[/]     no: {model} takes {size(weight_bytes)} as {chosen}")
         raise typer.Exit(2)
-    ops, _ = bind(Target(torch.device("cpu"), chosen))
-    with torch.device("meta"):
-        shape = model_file(source.model_type).build(source.config, ops)
+    shape = build_on_meta(source.config, len(source.tensors.names()))
     plan = plan_memory(shape.layer_specs(), chosen.itemsize, shape.max_model_len, weight_bytes, free, config)
     console.print(f"[bold]fits[/]     yes; {plan.line()}")
 

@@ -17,7 +17,7 @@ EXIT_INTERRUPT = 130
 
 app = typer.Typer(
     name="milepost",
-    help="Serve hybrid language models, with a prefix cache that never changes an answer.",
+    help="Serve language models, hybrid ones above all, and reuse the prompt prefixes that they share.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -53,6 +53,12 @@ def main(args: Sequence[str] | None = None) -> int:
         print(f"error: {error.message}", file=sys.stderr)
         if error.hint:
             print(f"hint: {error.hint}", file=sys.stderr)
+        return EXIT_ERROR
+    except OSError as error:  # a closed output, a folder that may not be read
+        if isinstance(error, BrokenPipeError):
+            return EXIT_ERROR
+        print(f"error: {error}", file=sys.stderr)
+        print("hint: look at the file or stream that it names, and at its permissions", file=sys.stderr)
         return EXIT_ERROR
     except KeyboardInterrupt:
         return EXIT_INTERRUPT

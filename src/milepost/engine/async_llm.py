@@ -192,10 +192,10 @@ class AsyncLLM:
     def _deliver(self, outputs: list[RequestOutput]) -> None:
         for output in outputs:
             stream = self._streams.get(output.request_id)
+            if output.finished:  # before the reader wakes: it may use the id again at once
+                self._streams.pop(output.request_id, None)
             if stream is not None:
                 _put(stream, output)
-            if output.finished:
-                self._streams.pop(output.request_id, None)
 
     def _fail_streams(self, error: Exception) -> None:
         for stream in list(self._streams.values()):

@@ -19,7 +19,7 @@ from milepost import request
 from milepost.engine import penalties
 from milepost.engine.logprobs import Decode, above_or_first, check_finite, cpu_rows, largest, token_logprobs
 from milepost.engine.philox import uniform
-from milepost.errors import RequestFailed
+from milepost.errors import RequestError
 from milepost.outputs import Logprob
 from milepost.sampling_params import SamplingParams
 
@@ -91,7 +91,7 @@ class Sampler:
             self._counts[seq].update(seq.tokens)
             self._counts[seq].penalise(scores, params)
         if not np.isfinite(scores.max()):
-            raise RequestFailed(
+            raise RequestError(
                 "no token can be drawn: logit_bias, min_tokens or penalties leave no finite score",
                 "change logit_bias, min_tokens, stop_token_ids or the penalties",
             )

@@ -18,7 +18,11 @@ ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 MAX_PROMPTS = 2048
 
 INLINE_CHARS = 2048
-"""Shorter text is tokenised on the spot, longer in a thread: the server goes on serving meanwhile."""
+"""Shorter text is tokenised on the spot, longer in a thread."""
+
+MAX_TOKEN_CHARS = 128
+"""No text of a full context has more characters a token. Longer text is refused unread: tokenising it would hold up the
+whole server, at about a second for each million characters."""
 
 RESERVED_KWARGS = frozenset({"self", "messages", "conversation", "chat_template", "tokenize"})
 
@@ -54,6 +58,7 @@ async def read_conversation(engine: Engine, conversation: Sequence[Message], ask
 
     def read() -> Prompt:
         text = _render(template, messages, asked.tools or None, kwargs)
+        _check_length(text, engine, "messages")
         return Prompt(text, tokenizer.encode(text, add_special_tokens=bool(asked.add_special_tokens)))
 
     return await _aside(size, read)
@@ -79,6 +84,8 @@ async def read_prompts(engine: Engine, prompt: Any, *, add_special_tokens: bool)
 async def read_texts(engine: Engine, texts: list[str], *, add_special_tokens: bool) -> list[Prompt]:
     """Raises `RequestError` when the model has no tokenizer."""
     tokenizer = needs_tokenizer(engine, "prompt")
+    for text in texts:
+        _check_length(text, engine, "prompt")
 
     def read() -> list[Prompt]:
         return [Prompt(text, tokenizer.encode(text, add_special_tokens=add_special_tokens)) for text in texts]
@@ -90,6 +97,16 @@ def needs_tokenizer(engine: Engine, param: str) -> Tokenizer:
     if engine.tokenizer is None:
         raise RequestError("this model has no tokenizer", "send token ids to /v1/completions", param=param)
     return engine.tokenizer
+
+
+def _check_length(text: str, engine: Engine, param: str) -> None:
+    if len(text) > engine.max_model_len * MAX_TOKEN_CHARS:
+        raise RequestError(
+            f"This model's maximum context length is {engine.max_model_len} tokens. However, you sent {len(text)} "
+            "characters, which are more tokens than that. Please reduce the length of the messages or completion.",
+            code="context_length_exceeded",
+            param=param,
+        )
 
 
 async def _aside(size: int, work: Callable[[], T]) -> T:

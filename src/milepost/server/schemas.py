@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 Whole = Annotated[int, Field(ge=-(2**63), lt=2**64)]
 """Any number that fits into 64 bits, signed or not."""
+
+
+Item = TypeVar("Item")
+Listed = Annotated[list[Item], Field(fail_fast=True)]
+"""A list that is left at its first bad item: nobody reads of a million."""
 
 
 def _as_list(value: Any) -> Any:
@@ -38,13 +43,13 @@ class Generation(Schema):
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
     seed: Whole | None = None
-    stop: Annotated[list[str] | None, BeforeValidator(_as_list)] = None
+    stop: Annotated[Listed[str] | None, BeforeValidator(_as_list)] = None
     logit_bias: dict[str, float] | None = None
 
     top_k: Whole | None = None
     min_p: float | None = None
     repetition_penalty: float | None = None
-    stop_token_ids: list[Whole] | None = None
+    stop_token_ids: Listed[Whole] | None = None
     ignore_eos: bool | None = None
     min_tokens: Whole | None = None
     skip_special_tokens: bool | None = None
@@ -77,12 +82,12 @@ class Message(Schema):
 class ChatRequest(Generation):
     """POST /v1/chat/completions. `max_completion_tokens` is the newer name of `max_tokens`, and wins."""
 
-    messages: list[Message]
+    messages: Listed[Message]
     max_tokens: Whole | None = None
     max_completion_tokens: Whole | None = None
     logprobs: bool | None = None
     top_logprobs: Whole | None = None
-    tools: list[dict[str, Any]] | None = None
+    tools: Listed[dict[str, Any]] | None = None
     tool_choice: str | dict[str, Any] | None = None
     function_call: str | dict[str, Any] | None = None
     add_generation_prompt: bool | None = None
@@ -106,8 +111,8 @@ class TokenizeRequest(Schema):
 
     model: str | None = None
     prompt: str | None = None
-    messages: list[Message] | None = None
-    tools: list[dict[str, Any]] | None = None
+    messages: Listed[Message] | None = None
+    tools: Listed[dict[str, Any]] | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     add_special_tokens: bool | None = None
@@ -119,4 +124,4 @@ class DetokenizeRequest(Schema):
     """POST /detokenize."""
 
     model: str | None = None
-    tokens: list[Whole]
+    tokens: Listed[Whole]

@@ -140,6 +140,8 @@ def _opened(path: Path) -> Any:
     """An open safetensors file; its header is checked against the file's size."""
     try:
         return safe_open(path, framework="pt")
+    except RuntimeError as error:  # the file is whole, but larger than what can be mapped
+        raise ModelError(f"{path} cannot be read: {one_line(error)}", "free memory, or use a smaller model") from error
     except (SafetensorError, OSError, ValueError) as error:
         raise ModelError(f"{path} is truncated or damaged: {one_line(error)}", "fetch it again") from error
 
