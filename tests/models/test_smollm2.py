@@ -120,7 +120,7 @@ def test_special_tokens_are_one_id_each(loaded: LoadedModel) -> None:
 
 def test_what_the_file_says(loaded: LoadedModel) -> None:
     source = loaded.source
-    assert source.generation_config == {"temperature": 0.2, "top_p": 0.9, "eos_token_id": [2]}
+    assert source.generation_config == {"temperature": 0.0, "eos_token_id": [2]}
     assert source.eos_token_ids == (2,)
     assert (source.model_type, source.config["max_position_embeddings"]) == ("llama", 8192)
     assert source.config["tie_word_embeddings"] is True
