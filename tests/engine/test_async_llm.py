@@ -208,3 +208,65 @@ def test_metrics_are_vllms(make_engine: MakeEngine) -> None:
         'vllm:inter_token_latency_seconds_count{model_name="tiny"} 4.0',
     ):
         assert line in text
+
+
+@pytest.mark.parametrize("params", [greedy(5), SamplingParams(stop_token_ids=[5000])])
+def test_an_abort_of_an_id_that_does_not_run_cannot_reach_a_later_request(
+    params: SamplingParams, make_engine: MakeEngine
+) -> None:
+    engine = make_engine()
+    llm = AsyncLLM(engine)
+    step = engine.step
+
+    def slow_step() -> list[RequestOutput]:
+        threading.Event().wait(0.02)
+        return step()
+
+    engine.step = slow_step  # type: ignore[method-assign]
+
+    async def run() -> list[int]:
+        other = asyncio.create_task(stream(llm, [9], greedy(30), "other"))
+        await asyncio.sleep(0.05)
+        await llm.abort("a")
+        try:
+            told = await asyncio.wait_for(stream(llm, [1, 2, 3], params, "a"), 20)
+        except RequestError:
+            told = []
+        assert len(await other) == 30
+        return told
+
+    assert len(asyncio.run(run())) == (5 if params.stop_token_ids is None else 0)
+    assert llm.errored is None
+    llm.shutdown()
+
+
+def test_idle_time_is_no_stall(make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = make_engine()
+    llm = AsyncLLM(engine)
+    now = [0.0]
+    monkeypatch.setattr(engine, "clock", lambda: now[0])
+    step, seen = engine.step, []
+
+    def watched_step() -> list[RequestOutput]:
+        seen.append(llm.stalled)
+        return step()
+
+    engine.step = watched_step  # type: ignore[method-assign]
+
+    async def run() -> None:
+        await stream(llm, [1], greedy(1), "a")
+        await idle(llm)
+        now[0] += 10_000.0
+        await stream(llm, [1], greedy(1), "b")
+
+    asyncio.run(run())
+    llm.shutdown()
+    assert seen
+    assert not any(seen)
+
+
+def test_a_cache_reset_after_the_end_says_so(make_engine: MakeEngine) -> None:
+    llm = AsyncLLM(make_engine())
+    llm.shutdown()
+    with pytest.raises(RequestFailed, match="shutting down"):
+        asyncio.run(llm.reset_prefix_cache())

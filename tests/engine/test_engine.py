@@ -303,3 +303,47 @@ def test_many_requests_leave_no_trace(num: int, make_engine: MakeEngine) -> None
     assert engine.scheduler.cache.num_free_blocks == engine.scheduler.cache.num_blocks
     assert engine.scheduler.num_running == engine.scheduler.num_waiting == 0
     assert max(sizes[5:]) < sizes[4] + 32 * 2**20
+
+
+@pytest.mark.parametrize("fault", ["the text of a token", "rows that are not finite"])
+def test_failing_prompt_logprobs_fail_their_request_alone(
+    fault: str, make_engine: MakeEngine, tiny: LoadedModel
+) -> None:
+    engine = make_engine()
+    weight = tiny.model.get_parameter("model.embed_tokens.weight")
+    poisoned = TINY["vocab_size"] - 1
+    kept = weight[poisoned].clone()
+    add(engine, "decodes", PROMPT, greedy(6))
+    engine.step()
+    try:
+        if fault == "the text of a token":
+            engine.runner.decode = lambda token: 1 // 0  # type: ignore[func-returns-value]
+        else:
+            weight[poisoned] = float("nan")
+        add(engine, "fails", [*PROMPT, poisoned, 1], greedy(6, prompt_logprobs=1))
+        add(engine, "reads", [*PROMPT, 3], greedy(6))
+        outputs = drain(engine)
+    finally:
+        weight[poisoned] = kept
+    assert outputs["fails"].outputs[0].finish_reason == "error"
+    assert tokens(outputs["decodes"]) == list(generate(tiny.model, PROMPT, 6))
+    assert tokens(outputs["reads"]) == list(generate(tiny.model, [*PROMPT, 3], 6))
+    assert engine.scheduler.cache.num_free_blocks == engine.scheduler.cache.num_blocks
+
+
+def test_a_failing_sample_ends_its_siblings_as_errors(make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = make_engine()
+    sample = engine.runner.sampler.sample
+
+    def faulty(logits: torch.Tensor, seqs: list[object]) -> list[object]:
+        results: list[object] = list(sample(logits, seqs))  # type: ignore[arg-type]
+        return [ZeroDivisionError("planted") if seq.index == 0 else r for seq, r in zip(seqs, results, strict=True)]
+
+    add(engine, "a", PROMPT, greedy(6, n=2))
+    while any(s.seq.num_computed < len(PROMPT) - 1 for s in engine.requests["a"].samples):
+        if len(engine.step()) > 0:
+            break
+    monkeypatch.setattr(engine.runner.sampler, "sample", faulty)
+    outputs = drain(engine)
+    assert [s.finish_reason for s in outputs["a"].outputs] == ["error", "error"]
+    assert [s.stop_reason for s in outputs["a"].outputs] == [None, None]

@@ -113,10 +113,14 @@ class AsyncLLM:
 
     async def abort(self, request_id: str) -> None:
         """Ends a request; its stream gets a last output with `finish_reason` "abort"."""
-        self._inbox.put(lambda: self._abort(request_id))
+        stream = self._streams.get(request_id)
+        if stream is not None:
+            self._inbox.put(lambda: self._abort(request_id, stream))
 
     async def reset_prefix_cache(self) -> bool:
-        """Forgets all cached prefixes; False while requests run."""
+        """Forgets all cached prefixes; False while requests run. `RequestFailed` once the engine has stopped."""
+        if self._closed or self.errored is not None:
+            raise self.errored or RequestFailed("the server is shutting down", "try again later")
         answer: Future[bool] = Future()
         self._inbox.put(lambda: answer.set_result(self._engine.reset_prefix_cache()))
         return await asyncio.wrap_future(answer)
@@ -163,7 +167,9 @@ class AsyncLLM:
         """Does what callers sent; waits for something when there is nothing else to do."""
         with contextlib.suppress(queue.Empty):
             if not self._engine.has_work:
-                self._inbox.get()()
+                action = self._inbox.get()
+                self._last_step = self._engine.clock()  # idle time is no stall
+                action()
             while True:
                 self._inbox.get_nowait()()
 
@@ -178,11 +184,13 @@ class AsyncLLM:
         try:
             self._engine.add(request_id, tokens, params, priority=priority, cache_salt=cache_salt)
         except Exception as error:
-            _put(self._streams.pop(request_id), error)
+            stream = self._streams.pop(request_id, None)
+            if stream is not None:
+                _put(stream, error)
 
-    def _abort(self, request_id: str, stream: Stream | None = None) -> None:
-        """A given `stream` guards against ending a later request of the same id."""
-        if stream is not None and self._streams.get(request_id) is not stream:
+    def _abort(self, request_id: str, stream: Stream) -> None:
+        """`stream` is that of the request meant: a later one of the same id goes on."""
+        if self._streams.get(request_id) is not stream:
             return
         output = self._engine.abort(request_id)
         if output is not None:

@@ -56,9 +56,9 @@ class Engine:
         self.scheduler.advance(step)
         touched = self._states(step.finished)
         for result in results:
-            state = self.requests.get(result.piece.seq.request_id)
-            if state is None:  # a sibling sample's failure ended the request in this very step
+            if result.piece.seq.status is Status.FINISHED:  # a sibling sample's failure ended it in this very step
                 continue
+            state = self.requests[result.piece.seq.request_id]
             touched[state.request_id] = state
             try:
                 self._take(state, result)
@@ -109,7 +109,8 @@ class Engine:
 
     def _take(self, state: RequestState, result: PieceResult) -> None:
         state.take_prompt_logprobs(result)
-        state.metrics.first_scheduled_time = state.metrics.first_scheduled_time or result.piece.seq.first_scheduled_time
+        if state.metrics.first_scheduled_time is None:
+            state.metrics.first_scheduled_time = result.piece.seq.first_scheduled_time
         if isinstance(result.sampled, Exception):
             raise result.sampled
         if result.sampled is None:

@@ -89,6 +89,9 @@ class RequestState:
         return all(sample.seq.status is Status.FINISHED for sample in self.samples)
 
     def take_prompt_logprobs(self, result: PieceResult) -> None:
+        """Raises what failed, if it did."""
+        if isinstance(result.prompt_logprobs, Exception):
+            raise result.prompt_logprobs
         for position, logprobs in result.prompt_logprobs.items():
             self.prompt_logprobs[position] = logprobs
 

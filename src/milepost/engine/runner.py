@@ -21,11 +21,12 @@ LOGPROB_ROWS = 64
 
 @dataclass(frozen=True)
 class PieceResult:
-    """`sampled` is None for a piece that ends before its sequence does; `prompt_logprobs` by position."""
+    """`sampled` is None for a piece that ends before its sequence does; `prompt_logprobs` by position. Either may be
+    what failed instead, and that is this sequence's alone."""
 
     piece: Piece
     sampled: Sampled | Exception | None = None
-    prompt_logprobs: dict[int, TokenLogprobs] = field(default_factory=dict)
+    prompt_logprobs: dict[int, TokenLogprobs] | Exception = field(default_factory=dict)
 
 
 class Runner:
@@ -63,8 +64,14 @@ class Runner:
             return []
         return self.sampler.sample(self.model.logits(hidden[rows]), seqs)
 
-    def _prompt_logprobs(self, piece: Piece, hidden: torch.Tensor) -> dict[int, TokenLogprobs]:
+    def _prompt_logprobs(self, piece: Piece, hidden: torch.Tensor) -> dict[int, TokenLogprobs] | Exception:
         """Of the prompt tokens that follow the piece's rows; `hidden` ends with the piece's last row."""
+        try:
+            return self._read_prompt_logprobs(piece, hidden)
+        except Exception as error:
+            return error
+
+    def _read_prompt_logprobs(self, piece: Piece, hidden: torch.Tensor) -> dict[int, TokenLogprobs]:
         seq, count = piece.seq, piece.seq.params.prompt_logprobs
         last = min(piece.end, seq.num_prompt_tokens - 1)
         if count is None or seq.index > 0 or piece.start >= last:

@@ -38,7 +38,7 @@ def mixer_shape(config: Config) -> MambaShape:
     norms_inside = config.get("model_type") == "falcon_mamba"
     return MambaShape(
         hidden_size=size,
-        inner_size=int(config.get("expand", 2) * size),
+        inner_size=int(config.get("intermediate_size") or config.get("expand", 2) * size),
         state_size=int(config.get("state_size", 16)),
         dt_rank=-(-size // 16) if rank == "auto" else int(rank),
         conv_taps=int(config.get("conv_kernel", 4)),
