@@ -256,6 +256,7 @@ def test_idle_time_is_no_stall(make_engine: MakeEngine, monkeypatch: pytest.Monk
     async def run() -> None:
         await stream(llm, [1], greedy(1), "a")
         await idle(llm)
+        await asyncio.sleep(0.1)  # the engine's thread goes to sleep
         now[0] += 10_000.0
         await stream(llm, [1], greedy(1), "b")
 

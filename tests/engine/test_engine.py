@@ -332,18 +332,18 @@ def test_failing_prompt_logprobs_fail_their_request_alone(
 
 
 def test_a_failing_sample_ends_its_siblings_as_errors(make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-    engine = make_engine()
+    engine = make_engine(enable_prefix_caching=False)  # both samples then read the prompt in the same step
     sample = engine.runner.sampler.sample
 
     def faulty(logits: torch.Tensor, seqs: list[object]) -> list[object]:
         results: list[object] = list(sample(logits, seqs))  # type: ignore[arg-type]
-        return [ZeroDivisionError("planted") if seq.index == 0 else r for seq, r in zip(seqs, results, strict=True)]
+        assert len(results) == 2
+        return [ZeroDivisionError("planted"), results[1]]
 
-    add(engine, "a", PROMPT, greedy(6, n=2))
-    while any(s.seq.num_computed < len(PROMPT) - 1 for s in engine.requests["a"].samples):
-        if len(engine.step()) > 0:
-            break
     monkeypatch.setattr(engine.runner.sampler, "sample", faulty)
+    every_token = list(range(TINY["vocab_size"]))  # the sibling would stop in the very step in which the first fails
+    add(engine, "a", PROMPT, greedy(6, n=2, stop_token_ids=every_token))
     outputs = drain(engine)
     assert [s.finish_reason for s in outputs["a"].outputs] == ["error", "error"]
     assert [s.stop_reason for s in outputs["a"].outputs] == [None, None]
+    assert tokens(outputs["a"], 1) == []
