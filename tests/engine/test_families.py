@@ -27,7 +27,8 @@ def poisoned_engine(family: str, num_blocks: int, **settings: object) -> Engine:
     model, config = model_of(family), FAMILIES[family].to_dict()
     specs = model.layer_specs()
     seq_bytes = 2 * checkpoint_bytes(specs, 4) + window_bytes(specs, 4)
-    memory = max(num_blocks * max(kv_block_bytes(specs, 4), 1), NUM_SEQS * seq_bytes) + NUM_SEQS * seq_bytes
+    states = NUM_SEQS * seq_bytes + checkpoint_bytes(specs, 4)
+    memory = max(num_blocks * kv_block_bytes(specs, 4), states) + states
     loaded = LoadedModel(model, random_source(config, "tiny"), [], torch.float32, 0)
     engine = assemble(
         loaded,

@@ -3,9 +3,9 @@
 import pytest
 
 from milepost.config import EngineConfig
-from milepost.engine.memory import plan_memory, size
+from milepost.engine.memory import MAX_FREE_BLOCKS, plan_memory, size
 from milepost.errors import ConfigError
-from milepost.specs import LayerSpec, PagedKV
+from milepost.specs import Buffer, LayerSpec, PagedKV, Recurrent
 
 SPECS: list[tuple[LayerSpec, ...]] = [(PagedKV(num_kv_heads=2, head_dim=64),)] * 3
 TOKEN_BYTES = 3 * 2 * 2 * 64 * 2
@@ -50,3 +50,28 @@ def test_a_size_in_bytes_is_kept_or_refused() -> None:
 )
 def test_sizes_for_people(num_bytes: int, text: str) -> None:
     assert size(num_bytes) == text
+
+
+STATE = Recurrent(checkpoint=(Buffer("state", (256,)),), window=(Buffer("k", (256,)),))
+CHECKPOINT_BYTES, SEQ_BYTES = 1024, 3 * 1024
+
+
+def test_a_model_without_kv_gives_all_to_states_and_counts_no_blocks_as_memory() -> None:
+    config = EngineConfig(kv_cache_memory_bytes=CHECKPOINT_BYTES + 10 * SEQ_BYTES)
+    made = plan_memory([(STATE,)], 2, 2**20, 0, 2**40, config)
+    assert (made.num_seqs, made.kv_bytes, made.max_model_len) == (10, 0, 2**20)
+    assert made.state_bytes == CHECKPOINT_BYTES + 10 * SEQ_BYTES
+    assert made.num_blocks == MAX_FREE_BLOCKS
+    assert "KV" not in made.line()
+    assert "states 31 KiB for 10 sequences" in made.line()
+
+
+def test_states_and_kv_together_stay_within_the_budget() -> None:
+    specs: list[tuple[LayerSpec, ...]] = [(STATE,), (PagedKV(num_kv_heads=2, head_dim=64),)]
+    for budget in range(CHECKPOINT_BYTES + SEQ_BYTES + 2**14, 2**18, 7001):
+        made = plan_memory(specs, 2, 1000, 0, 2**40, EngineConfig(kv_cache_memory_bytes=budget))
+        assert 1 <= made.num_seqs <= 128
+        assert budget - made.block_bytes < made.kv_bytes + made.state_bytes <= budget
+        assert made.state_bytes == (1 + 2 * made.num_seqs + made.num_seqs) * CHECKPOINT_BYTES
+    with pytest.raises(ConfigError, match="no room for the recurrent states"):
+        plan_memory(specs, 2, 1000, 0, 2**40, EngineConfig(kv_cache_memory_bytes=SEQ_BYTES))

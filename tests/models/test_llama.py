@@ -4,9 +4,18 @@ import itertools
 
 import pytest
 import transformers
-from parity import check_parity, check_pieces, tiny_model, twin
+from parity import (
+    TOLERANCE,
+    check_parity,
+    check_pieces,
+    difference,
+    logits_by_transformers,
+    prompt_of,
+    tiny_model,
+    twin,
+)
 
-from milepost.engine.plain import generate
+from milepost.engine.plain import generate, logits_of
 
 SHAPE = {
     "hidden_size": 64,
@@ -43,6 +52,13 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 def test_parity_with_transformers(name: str) -> None:
     check_parity(CASES[name])
+
+
+def test_a_window_in_a_llama_config_is_not_read() -> None:
+    """Logits alone: transformers' layers do not read it either, but its cache forgets by it."""
+    theirs = tiny_model(transformers.LlamaConfig(**SHAPE, sliding_window=50))
+    prompt = prompt_of(SHAPE["vocab_size"])
+    assert difference(logits_of(twin(theirs), prompt), logits_by_transformers(theirs, prompt)) < TOLERANCE
 
 
 def test_pieces_packed_and_resumed() -> None:

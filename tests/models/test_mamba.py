@@ -28,6 +28,9 @@ CASES = {
     "untied, biases": transformers.MambaConfig(**SHAPE, tie_word_embeddings=False, use_bias=True),
     "no bias of the convolution, over two rows": transformers.MambaConfig(**SHAPE, use_conv_bias=False, conv_kernel=2),
     "three times as wide, time steps from 5": transformers.MambaConfig(**SHAPE, expand=3, time_step_rank=5),
+    "as falcon-mamba-7b is published: an inner size that no factor gives": transformers.FalconMambaConfig(
+        **SHAPE, intermediate_size=104, expand=16
+    ),
     "falcon_mamba": transformers.FalconMambaConfig(**SHAPE),
     "falcon_mamba, another epsilon": transformers.FalconMambaConfig(**SHAPE, mixer_rms_eps=0.1),
 }

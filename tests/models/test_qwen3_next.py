@@ -49,6 +49,7 @@ CASES = {
     "all layers sparse": made(),
     "dense first layer, tied": made(mlp_only_layers=[0], tie_word_embeddings=True),
     "every second layer sparse, experts' weights as they are": made(decoder_sparse_step=2, norm_topk_prob=False),
+    "one expert": made(num_experts=1, num_experts_per_tok=1),
     "no experts, as many value heads as key heads": made(num_experts=0, linear_num_value_heads=2),
 }
 PUBLISHED = {
@@ -80,12 +81,13 @@ def test_older_spelling() -> None:
     check_parity(transformers.Qwen3NextConfig(**PUBLISHED), spelled=PUBLISHED)
 
 
-def test_experts_stored_one_by_one(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "last"), [("dense first layer, tied", 5), ("one expert", 0)])
+def test_experts_stored_one_by_one(name: str, last: int, tmp_path: Path) -> None:
     """As published, and as transformers saves them; in memory it has them stacked, as the tests above read them."""
-    theirs, prompt = tiny_model(CASES["dense first layer, tied"]), prompt_of(SHAPE["vocab_size"])
+    theirs, prompt = tiny_model(CASES[name]), prompt_of(SHAPE["vocab_size"])
     theirs.save_pretrained(tmp_path)
     source = open_model(str(tmp_path))
-    assert "model.layers.1.mlp.experts.5.down_proj.weight" in source.tensors.names()
+    assert f"model.layers.1.mlp.experts.{last}.down_proj.weight" in source.tensors.names()
     assert torch.equal(logits_of(load_model(source, torch.float32).model, prompt), logits_of(twin(theirs), prompt))
     narrow = load_model(source, torch.bfloat16).model
     assert difference(logits_of(narrow, prompt), logits_by_transformers(theirs, prompt)) < 0.2

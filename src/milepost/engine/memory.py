@@ -8,6 +8,9 @@ from milepost.config import EngineConfig
 from milepost.errors import ConfigError
 from milepost.specs import BLOCK_SIZE, LayerSpecs, checkpoint_bytes, kv_block_bytes, window_bytes
 
+MAX_FREE_BLOCKS = 1 << 18
+"""Blocks of a model without KV: they cost no memory but their bookkeeping, and 4 million tokens at once are enough."""
+
 KV_SHARE = 0.5
 """Of the free memory, what KV and states may take unasked: others work on this machine too."""
 
@@ -16,13 +19,15 @@ KV_SHARE = 0.5
 class MemoryPlan:
     """Bytes of weights, KV and recurrent states; the KV blocks they make, the context and the sequences that fit.
 
-    `seq_bytes` are the recurrent states of one running sequence, 0 for a model that has none.
+    `seq_bytes` are the recurrent states of one running sequence, 0 for a model that has none. A model without KV has
+    `block_bytes` 0; its sequences are still counted in blocks.
     """
 
     weight_bytes: int
     block_bytes: int
     num_blocks: int
     seq_bytes: int
+    empty_bytes: int
     num_seqs: int
     max_model_len: int
     available_bytes: int
@@ -33,17 +38,21 @@ class MemoryPlan:
 
     @property
     def state_bytes(self) -> int:
-        return self.num_seqs * self.seq_bytes
+        """Of all sequences, and of the empty prefix."""
+        return self.num_seqs * self.seq_bytes + self.empty_bytes
 
     def line(self) -> str:
         """The start-up line."""
-        tokens = self.num_blocks * BLOCK_SIZE
-        states = f"states {size(self.state_bytes)} for {self.num_seqs} sequences, " if self.seq_bytes else ""
-        return (
-            f"memory: weights {size(self.weight_bytes)}, {states}KV cache {size(self.kv_bytes)} for {tokens:,} tokens "
-            f"({size(self.block_bytes // BLOCK_SIZE)} each, {tokens / self.max_model_len:.1f} x the context of "
-            f"{self.max_model_len:,}), free before it {size(self.available_bytes)}"
-        )
+        parts = [f"weights {size(self.weight_bytes)}"]
+        if self.seq_bytes:
+            parts.append(f"states {size(self.state_bytes)} for {self.num_seqs} sequences")
+        if self.block_bytes:
+            tokens = self.num_blocks * BLOCK_SIZE
+            parts.append(
+                f"KV cache {size(self.kv_bytes)} for {tokens:,} tokens ({size(self.block_bytes // BLOCK_SIZE)} each, "
+                f"{tokens / self.max_model_len:.1f} x the context of {self.max_model_len:,})"
+            )
+        return f"memory: {', '.join(parts)}, free before it {size(self.available_bytes)}"
 
 
 def plan_memory(
@@ -65,11 +74,14 @@ def plan_memory(
             f"--max-model-len {wanted} is above the model's trained context of {trained_len}",
             f"use at most {trained_len}",
         )
-    block_bytes = max(kv_block_bytes(specs, element_bytes), 1)
-    seq_bytes = 2 * checkpoint_bytes(specs, element_bytes) + window_bytes(specs, element_bytes)
+    block_bytes, empty_bytes = kv_block_bytes(specs, element_bytes), checkpoint_bytes(specs, element_bytes)
+    seq_bytes = 2 * empty_bytes + window_bytes(specs, element_bytes)
     blocks_for_one = -(-wanted // BLOCK_SIZE)
-    budget = _budget(available_bytes, config)
-    num_seqs = _num_seqs(seq_bytes, budget, config)
+    budget = _budget(available_bytes, config) - empty_bytes
+    num_seqs = _num_seqs(seq_bytes, budget if block_bytes == 0 else budget // 2, budget, config)
+    if block_bytes == 0:
+        num_blocks = max(blocks_for_one, min(MAX_FREE_BLOCKS, num_seqs * blocks_for_one))
+        return MemoryPlan(weight_bytes, 0, num_blocks, seq_bytes, empty_bytes, num_seqs, wanted, available_bytes)
     room = (budget - num_seqs * seq_bytes) // block_bytes
     num_blocks = room if config.kv_cache_memory_bytes is not None else min(room, num_seqs * blocks_for_one)
     if num_blocks < blocks_for_one and config.max_model_len is not None:
@@ -84,17 +96,17 @@ def plan_memory(
             "free some memory, or raise --kv-cache-memory-bytes",
         )
     context = min(wanted, num_blocks * BLOCK_SIZE)
-    return MemoryPlan(weight_bytes, block_bytes, num_blocks, seq_bytes, num_seqs, context, available_bytes)
+    return MemoryPlan(weight_bytes, block_bytes, num_blocks, seq_bytes, empty_bytes, num_seqs, context, available_bytes)
 
 
-def _num_seqs(seq_bytes: int, budget: int, config: EngineConfig) -> int:
-    """Sequences that run at once: as asked, or as many as half of the budget holds the recurrent states of."""
+def _num_seqs(seq_bytes: int, share: int, budget: int, config: EngineConfig) -> int:
+    """Sequences that run at once: as asked, or as many as `share` of the budget holds the recurrent states of."""
     if seq_bytes > budget:
         raise ConfigError(
             f"no room for the recurrent states of one sequence: they take {size(seq_bytes)} of {size(budget)}",
             "free some memory, or raise --kv-cache-memory-bytes",
         )
-    return min(config.max_num_seqs, max(1, budget // 2 // seq_bytes)) if seq_bytes else config.max_num_seqs
+    return min(config.max_num_seqs, max(1, share // seq_bytes)) if seq_bytes else config.max_num_seqs
 
 
 def _budget(available_bytes: int, config: EngineConfig) -> int:

@@ -54,7 +54,7 @@ def attention_shape(config: Config) -> AttentionShape:
         head_dim=int(config.get("head_dim") or size // heads),
         bias=bias,
         output_bias=bias,
-        window=config.get("sliding_window"),
+        window=config.get("sliding_window") if config.get("model_type") == "mistral" else None,
     )
 
 

@@ -96,9 +96,17 @@ def test_a_tensor_that_is_not_where_the_index_says(tmp_path: Path) -> None:
         open_folder(tmp_path)
 
 
+def test_an_index_left_from_before_is_not_read(tmp_path: Path) -> None:
+    saved(tmp_path)
+    names = open_folder(tmp_path).tensors.names()
+    edit(tmp_path / "model.safetensors.index.json", weight_map={"gone": "model-00001-of-00002.safetensors"})
+    assert open_folder(tmp_path).tensors.names() == names
+
+
 @pytest.mark.parametrize("weight_map", [None, [], {}, {"a": 1}, {"a": "../model.safetensors"}, {"a": "/etc/passwd"}])
 def test_an_index_that_says_nothing_of_use(tmp_path: Path, weight_map: object) -> None:
     saved(tmp_path)
+    (tmp_path / "model.safetensors").rename(tmp_path / "model-00001-of-00001.safetensors")
     edit(tmp_path / "model.safetensors.index.json", weight_map=weight_map)
     with pytest.raises(ModelError, match=r"does not say where the tensors are|which is no file of the folder"):
         open_folder(tmp_path)

@@ -190,7 +190,7 @@ def _read(
     for name, stored in source.tensors.read(parts, dtype):
         part = parts[name]
         expected, found = part.shape(wanted[part.parameter]), tuple(stored.shape)
-        if expected != found:
+        if not part.fits(found, wanted[part.parameter]):
             raise ModelError(
                 f"tensor {name!r} has shape {found}, and the config says {expected}",
                 "the files are damaged, or belong to another model than the config",

@@ -19,6 +19,10 @@ class Part:
     index: int = 0
     count: int = 1
 
+    def fits(self, found: tuple[int, ...], whole: torch.Tensor) -> bool:
+        """Whether a stored tensor of shape `found` is this part of `whole`; the only expert may come as a matrix."""
+        return found == self.shape(whole) or (self.count == 1 == whole.shape[0] and found == whole.shape[1:])
+
     def shape(self, whole: torch.Tensor) -> tuple[int, ...]:
         """What the part of a parameter like `whole` must look like: a matrix, unless it is all of it."""
         if self.count == 1:

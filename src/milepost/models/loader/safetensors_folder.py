@@ -84,7 +84,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 def _stored(folder: Path) -> dict[str, Stored]:
     """Every tensor of the folder's weights by name."""
-    if not (folder / INDEX).is_file():
+    if (folder / SINGLE).is_file() or not (folder / INDEX).is_file():  # an index beside one file is left from before
         return _tensors_of(_single(folder))
     shards = _shards(folder)
     missing = sorted({path.name for path in shards.values() if not path.is_file()})
