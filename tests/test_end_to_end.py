@@ -231,4 +231,4 @@ def test_no_compiler_leaves_a_package_that_works(tmp_path: Path) -> None:
         [sys.executable, "-m", "zipfile", "-l", str(wheel)], capture_output=True, text=True, check=True
     )
     assert "milepost/ops/torch/norm.py" in listing.stdout
-    assert "_kernels.cpython" not in listing.stdout
+    assert "_kernels_portable.cpython" not in listing.stdout

@@ -27,7 +27,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 }
 """Layer -> the layers that it may import, besides itself. A new module at the top needs its place here."""
 
-OTHER_NAMES = {"_kernels": "ops", "__main__": "cli"}
+OTHER_NAMES = {"__main__": "cli"}
 
 WITHOUT_TORCH = ("bottom", "cache", "sim")
 MODULES_WITHOUT_TORCH = ("milepost.engine.scheduler", "milepost.engine.line")

@@ -2,6 +2,7 @@
 
 from functools import cache
 
+import torch
 import transformers
 from parity import tiny_model, twin
 
@@ -62,5 +63,5 @@ ATTENTION_ALONE = {"gemma3_text", "llama", "mistral", "qwen2", "qwen3"}
 
 
 @cache
-def model_of(family: str) -> Model:
-    return twin(tiny_model(FAMILIES[family]))
+def model_of(family: str, dtype: torch.dtype = torch.float32) -> Model:
+    return twin(tiny_model(FAMILIES[family]), dtype=dtype)

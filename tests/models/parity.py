@@ -35,11 +35,14 @@ def tiny_model(config: transformers.PretrainedConfig, seed: int = 0) -> transfor
     return model.eval()
 
 
-def twin(theirs: transformers.PreTrainedModel, config: Mapping[str, Any] | None = None) -> Model:
-    """Our model with the same weights, built from `config` (a config.json; default: as transformers writes it)."""
+def twin(
+    theirs: transformers.PreTrainedModel, config: Mapping[str, Any] | None = None, dtype: torch.dtype = torch.float32
+) -> Model:
+    """Our model with the same weights in `dtype`, built from `config` (a config.json; default: as transformers writes
+    it)."""
     config = theirs.config.to_dict() if config is None else config
     source = ModelSource(Path("twin"), "memory", dict(config), {}, Weights(theirs.state_dict()))
-    return load_model(source, torch.float32).model
+    return load_model(source, dtype).model
 
 
 @dataclass(frozen=True)

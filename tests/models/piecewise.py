@@ -33,8 +33,8 @@ class Reader:
         self.free_windows = list(range(max_sequences))
         sizes = (len(self.free_blocks), len(self.free_slots) + 1, max_sequences)
         specs = model.layer_specs()
-        self.kv = [_kv(layer, sizes[0]) for layer in specs]
-        self.recurrent = [_recurrent(layer, *sizes[1:]) for layer in specs]
+        self.kv = [_kv(layer, sizes[0], model.dtype) for layer in specs]
+        self.recurrent = [_recurrent(layer, *sizes[1:], model.dtype) for layer in specs]
 
     @torch.inference_mode()
     def read(self, pieces: Mapping[str, Sequence[int]]) -> dict[str, torch.Tensor]:
@@ -84,23 +84,30 @@ class Reader:
         return Rows(start, end, one.blocks, state, one.window, grid_slots)
 
 
-def _kv(layer: tuple[LayerSpec, ...], num_blocks: int) -> KVLayer | None:
+def _kv(layer: tuple[LayerSpec, ...], num_blocks: int, dtype: torch.dtype) -> KVLayer | None:
     for spec in layer:
         if isinstance(spec, PagedKV):
             shape = (num_blocks, BLOCK_SIZE, spec.num_kv_heads, spec.head_dim)
-            return KVLayer(torch.full(shape, NAN), torch.full(shape, NAN))
+            return KVLayer(torch.full(shape, NAN, dtype=dtype), torch.full(shape, NAN, dtype=dtype))
     return None
 
 
-def _recurrent(layer: tuple[LayerSpec, ...], num_slots: int, num_windows: int) -> RecurrentLayer | None:
+def _recurrent(
+    layer: tuple[LayerSpec, ...], num_slots: int, num_windows: int, dtype: torch.dtype
+) -> RecurrentLayer | None:
     specs = [spec for spec in layer if isinstance(spec, Recurrent)]
     if not specs:
         return None
-    checkpoint = _buffers([buffer for spec in specs for buffer in spec.checkpoint], num_slots)
+    checkpoint = _buffers([buffer for spec in specs for buffer in spec.checkpoint], num_slots, dtype)
     for tensor in checkpoint.values():
         tensor[0] = 0
-    return RecurrentLayer(checkpoint, _buffers([buffer for spec in specs for buffer in spec.window], num_windows))
+    window = _buffers([buffer for spec in specs for buffer in spec.window], num_windows, dtype)
+    return RecurrentLayer(checkpoint, window)
 
 
-def _buffers(buffers: list[Buffer], count: int) -> dict[str, torch.Tensor]:
-    return {buffer.name: torch.full((count, *buffer.shape), NAN) for buffer in buffers}
+def _buffers(buffers: list[Buffer], count: int, dtype: torch.dtype) -> dict[str, torch.Tensor]:
+    """Full of NaN; `wide` ones in fp32, the others in the model's dtype."""
+    return {
+        buffer.name: torch.full((count, *buffer.shape), NAN, dtype=torch.float32 if buffer.wide else dtype)
+        for buffer in buffers
+    }

@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from milepost.ops import ForwardBatch, Rows
-from milepost.ops.torch.chunks import Segment, segments
+from milepost.ops.chunks import Segment
 from milepost.specs import CHUNK
 
 
 def walk(*rows: Rows) -> list[Segment]:
-    return list(segments(ForwardBatch.pack(rows, [])))
+    return list(ForwardBatch.pack(rows, []).segments)
 
 
 def piece(start: int, end: int, state_slot: int, window_slot: int, grid_slots: list[int]) -> Rows:

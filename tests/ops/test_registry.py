@@ -7,11 +7,13 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from milepost.ops import Target, bind, cpu
+from milepost.errors import ConfigError
+from milepost.ops import Target, bind
 from milepost.ops import torch as reference
+from milepost.ops.cpu import CpuBackend, library
 
 FLOAT32 = Target(torch.device("cpu"), torch.float32)
-needs_kernels = pytest.mark.skipif(cpu.num_threads() == 0, reason="the package was installed without a C++ compiler")
+needs_kernels = pytest.mark.skipif(not library.available(), reason="the package was installed without a C++ compiler")
 
 
 class Stub:
@@ -43,7 +45,7 @@ def test_dtypes_without_a_kernel_fall_back() -> None:
 
 def test_without_the_extension_every_op_runs_in_torch_and_says_why() -> None:
     code = (
-        "import sys; sys.modules['milepost._kernels'] = None\n"
+        "import sys; sys.modules['milepost._kernels_portable'] = None\n"
         "import torch; from milepost.ops import Target, bind\n"
         "ops, table = bind(Target(torch.device('cpu'), torch.float32))\n"
         "assert {c.backend for c in table} == {'torch'}\n"
@@ -59,9 +61,18 @@ def test_torch_and_the_kernels_share_one_thread_pool() -> None:
     try:
         for threads in (1, 3):
             torch.set_num_threads(threads)
-            assert cpu.num_threads() == threads
+            assert CpuBackend().num_threads() == threads
     finally:
         torch.set_num_threads(before)
     with open("/proc/self/maps") as maps:
         runtimes = {line.split()[-1] for line in maps if "libgomp" in line or "libiomp" in line or "libomp" in line}
     assert len(runtimes) == 1
+
+
+@needs_kernels
+def test_the_environment_may_choose_the_instruction_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(library.CHOICE, "portable")
+    assert CpuBackend().instruction_set == "portable"
+    monkeypatch.setenv(library.CHOICE, "mmx")
+    with pytest.raises(ConfigError, match="cannot be used here"):
+        CpuBackend()

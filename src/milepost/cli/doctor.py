@@ -61,6 +61,8 @@ def _say_machine(console: Console, machine: Machine) -> None:
 
 
 def _say_kernels(console: Console, table: list[Choice], dtype: str) -> None:
+    from milepost.ops import exactness
+
     rows = Table(box=None, pad_edge=False)
     for title in ("op", "backend", "rows independent", "why not others"):
         rows.add_column(title)
@@ -69,12 +71,7 @@ def _say_kernels(console: Console, table: list[Choice], dtype: str) -> None:
         rows.add_row(choice.op, choice.backend, "yes" if choice.exact else "no", reasons)
     console.print(f"[bold]kernels[/]  in {dtype}:")
     console.print(rows)
-    loose = [choice.op for choice in table if not choice.exact]
-    if loose:
-        verdict = f"no: {', '.join(loose)} may give a row other low bits among other rows"
-    else:
-        verdict = "yes: the bits of a row depend on its own sequence alone"
-    console.print(f"[bold]exact[/]    {verdict}")
+    console.print(f"[bold]exact[/]    {exactness(table)}")
 
 
 def _say_room(console: Console, machine: Machine) -> None:

@@ -28,6 +28,7 @@ from milepost.errors import ConfigError
 from milepost.machine import available_memory_bytes, usable_cpus
 from milepost.models.loader.load import LoadedModel, load_model, open_model, resolve_dtype
 from milepost.models.loader.source import ModelSource
+from milepost.ops import exactness
 
 logger = logging.getLogger(__name__)
 
@@ -110,6 +111,7 @@ def log_start(loaded: LoadedModel, plan: MemoryPlan) -> None:
     for choice in loaded.ops:
         refused = "".join(f" ({backend}: {reason})" for backend, reason in choice.refused)
         logger.debug("op %s: %s%s", choice.op, choice.backend, refused)
+    logger.info("exact: %s", exactness(loaded.ops))
     logger.info(plan.line())
     if plan.seq_bytes:
         logger.info("prefix caching: off, since this model has recurrent layers, whose states are not kept yet")

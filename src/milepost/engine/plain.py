@@ -22,12 +22,12 @@ def greedy(logits: torch.Tensor) -> int:
 @torch.inference_mode()
 def logits_of(model: Model, tokens: Sequence[int]) -> torch.Tensor:
     """Logits fp32 [len(tokens), vocab] of one sequence, read from its first token in one piece, into fresh memory."""
-    weight = next(model.parameters())
+    device = next(model.parameters()).device
     num_blocks = -(-len(tokens) // BLOCK_SIZE)
-    pools = allocate_pools(model.layer_specs(), num_blocks, 1, 1, weight.dtype, weight.device)
+    pools = allocate_pools(model.layer_specs(), num_blocks, 1, 1, model.dtype, device)
     rows = Rows(0, len(tokens), range(num_blocks), grid_slots=[-1] * (len(tokens) // CHUNK))
-    batch = ForwardBatch.pack([rows], pools.kv, pools.recurrent, weight.device)
-    return model.logits(model(torch.tensor(tokens, device=weight.device), batch))
+    batch = ForwardBatch.pack([rows], pools.kv, pools.recurrent, device)
+    return model.logits(model(torch.tensor(tokens, device=device), batch))
 
 
 def generate(

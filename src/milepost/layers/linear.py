@@ -5,11 +5,13 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from milepost.ops import Ops
+from milepost.ops import Ops, PackedWeight
 
 
 class Linear(nn.Module):
     """`weight` [out, in] and, if `bias`, `bias` [out]; maps [rows, in] to [rows, out]."""
+
+    weight: nn.Parameter | PackedWeight
 
     def __init__(self, size_in: int, size_out: int, ops: Ops, bias: bool = False) -> None:
         super().__init__()
@@ -24,9 +26,12 @@ class Linear(nn.Module):
 class Embedding(nn.Module):
     """`weight` [vocabulary, size]; maps token ids [rows] to [rows, size]."""
 
-    def __init__(self, vocab_size: int, size: int) -> None:
+    weight: nn.Parameter | PackedWeight
+
+    def __init__(self, vocab_size: int, size: int, ops: Ops) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(vocab_size, size), requires_grad=False)
+        self.ops = ops
 
     def forward(self, token_ids: torch.Tensor) -> torch.Tensor:
-        return self.weight[token_ids]
+        return self.ops.embed(token_ids, self.weight)

@@ -20,11 +20,13 @@ class Model(nn.Module):
     """A causal language model whose parameters carry their checkpoint's names (or its model file's `checkpoint_names`
     says how to find them).
 
-    `max_model_len` is the trained context, `vocab_size` the width of the logits.
+    `max_model_len` is the trained context, `vocab_size` the width of the logits, `dtype` what rows are kept in between
+    layers (the loader sets it).
     """
 
     max_model_len: int
     vocab_size: int
+    dtype: torch.dtype = torch.float32
 
     def forward(self, token_ids: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
         """token_ids int64 [rows] as `batch` packs them; updates `batch`'s states; returns hidden rows [rows, size]."""

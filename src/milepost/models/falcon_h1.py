@@ -98,7 +98,7 @@ class FalconH1(Model):
         self.rope = rope_from_config(config, attention_shape(config).head_dim)
         layers = [FalconH1Layer(config, i, ops) for i in range(int(require(config, "num_hidden_layers")))]
         norm = RMSNorm(size, float(config.get("rms_norm_eps", 1e-5)), ops)
-        self.model = FalconH1Decoder(Embedding(self.vocab_size, size), layers, norm)
+        self.model = FalconH1Decoder(Embedding(self.vocab_size, size, ops), layers, norm)
         self.lm_head = Linear(size, self.vocab_size, ops)
 
     def forward(self, token_ids: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:

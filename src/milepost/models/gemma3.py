@@ -90,7 +90,7 @@ class Gemma3(Model):
         windows = layer_windows(config, self.layer_types)
         layers = [Gemma3Layer(config, i, window, ops) for i, window in enumerate(windows)]
         norm = OffsetRMSNorm(size, float(config["rms_norm_eps"]), ops)
-        self.model = Decoder(Embedding(self.vocab_size, size), layers, norm)
+        self.model = Decoder(Embedding(self.vocab_size, size, ops), layers, norm)
         self.lm_head = Linear(size, self.vocab_size, ops)
 
     def forward(self, token_ids: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:

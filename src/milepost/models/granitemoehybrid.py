@@ -102,7 +102,7 @@ class GraniteMoeHybrid(Model):
         kinds = layer_types({**config, "layer_types": stated_types(config)}, (LINEAR, FULL), lambda layer: LINEAR)
         layers = [GraniteLayer(config, kind, i, ops) for i, kind in enumerate(kinds)]
         norm = RMSNorm(size, float(config.get("rms_norm_eps", 1e-6)), ops)
-        self.model = Decoder(Embedding(self.vocab_size, size), layers, norm)
+        self.model = Decoder(Embedding(self.vocab_size, size, ops), layers, norm)
         self.lm_head = Linear(size, self.vocab_size, ops)
 
     def forward(self, token_ids: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:

@@ -83,7 +83,7 @@ def build(config: Config, ops: Ops) -> CausalLM:
         head_norms = (RMSNorm(shape.head_dim, eps, ops) for _ in range(2))
         return PreNormLayer(norms[0], Attention(shape, i, ops, *head_norms), norms[1], mlp)
 
-    embedding = Embedding(int(require(config, "vocab_size")), size)
+    embedding = Embedding(int(require(config, "vocab_size")), size, ops)
     layers = [layer(i, kind) for i, kind in enumerate(kinds(config))]
     return CausalLM(
         Decoder(embedding, layers, RMSNorm(size, eps, ops)),

@@ -34,7 +34,7 @@ def build(config: Config, ops: Ops) -> CausalLM:
             mlp=GatedMLP(size, inner_size, ops, bool(config.get("mlp_bias")), activation),
         )
 
-    embedding = Embedding(int(require(config, "vocab_size")), size)
+    embedding = Embedding(int(require(config, "vocab_size")), size, ops)
     layers = [layer(i) for i in range(require(config, "num_hidden_layers"))]
     return CausalLM(
         Decoder(embedding, layers, RMSNorm(size, eps, ops)),

@@ -25,7 +25,7 @@ GGUF_FLAGS = {"use_conv_bias": "ssm_conv1d.bias"}
 def build(config: Config, ops: Ops) -> BackboneLM:
     shape = mixer_shape(config)
     size, eps = shape.hidden_size, float(config.get("layer_norm_epsilon", 1e-5))
-    embeddings = Embedding(int(require(config, "vocab_size")), size)
+    embeddings = Embedding(int(require(config, "vocab_size")), size, ops)
     num_layers = int(require(config, "num_hidden_layers"))
     layers = [Block(RMSNorm(size, eps, ops), Mamba(shape, i, ops)) for i in range(num_layers)]
     wide_residual = bool(config.get("residual_in_fp32", True))

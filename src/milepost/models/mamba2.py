@@ -31,7 +31,7 @@ def build(config: Config, ops: Ops) -> BackboneLM:
         norm = GatedNorm(shape.inner_size, shape.num_groups, eps, ops)
         return Block(RMSNorm(size, eps, ops), Mamba2(shape, i, ops, norm))
 
-    embeddings = Embedding(int(require(config, "vocab_size")), size)
+    embeddings = Embedding(int(require(config, "vocab_size")), size, ops)
     layers = [block(i) for i in range(int(require(config, "num_hidden_layers")))]
     wide_residual = bool(config.get("residual_in_fp32", True))
     return BackboneLM(Backbone(embeddings, layers, RMSNorm(size, eps, ops)), wide_residual, ops)

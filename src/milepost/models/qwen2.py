@@ -43,7 +43,7 @@ def build(config: Config, ops: Ops) -> CausalLM:
             mlp=GatedMLP(size, inner_size, ops, activation=config.get("hidden_act") or "silu"),
         )
 
-    embedding = Embedding(int(require(config, "vocab_size")), size)
+    embedding = Embedding(int(require(config, "vocab_size")), size, ops)
     layers = [layer(i, window) for i, window in enumerate(windows(config))]
     return CausalLM(
         Decoder(embedding, layers, RMSNorm(size, eps, ops)),

@@ -97,7 +97,7 @@ def causal_lm(config: Config, layers: list[HybridLayer], ops: Ops) -> CausalLM:
     size = int(require(config, "hidden_size"))
     return CausalLM(
         Decoder(
-            Embedding(int(require(config, "vocab_size")), size),
+            Embedding(int(require(config, "vocab_size")), size, ops),
             layers,
             OffsetRMSNorm(size, float(config["rms_norm_eps"]), ops),
         ),

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate
 
 import torch
 
+from milepost.ops.chunks import Segment, cut
 from milepost.specs import BLOCK_SIZE
 
 
@@ -50,7 +52,7 @@ class Rows:
     grid_slots: Sequence[int] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ForwardBatch:
     """New rows of S sequences, packed one sequence after another: sequence s owns rows `query_start_loc[s]` to
     `query_start_loc[s + 1]`. A prefill brings many rows, a decode one; no op may tell them apart.
@@ -117,3 +119,26 @@ class ForwardBatch:
             grid_starts=int32([0, *accumulate(len(r.grid_slots) for r in rows)]),
             recurrent=recurrent,
         )
+
+    @cached_property
+    def segments(self) -> tuple[Segment, ...]:
+        """The rows cut at sequences and grid points, in the order of the rows; a sequence without rows has none.
+
+        ValueError if a sequence brings another number of grid slots than its rows reach grid points, or names slot 0.
+        """
+        return tuple(self._cut())
+
+    @cached_property
+    def segment_table(self) -> torch.Tensor:
+        """The same for kernels, int64 [segments, 6]: first row, offset, end, state_slot or -1, window_slot, grid_slot
+        or -1. A sequence begins where a state_slot is named."""
+        rows = [(s.rows.start, s.offset, s.end, s.state_slot, s.window_slot, s.grid_slot) for s in self.segments]
+        return torch.tensor([[-1 if x is None else x for x in row] for row in rows], dtype=torch.int64).view(-1, 6)
+
+    def _cut(self) -> Iterator[Segment]:
+        starts, lens = self.query_start_loc.tolist(), self.seq_lens.tolist()
+        states, windows = self.state_slots.tolist(), self.window_slots.tolist()
+        grid_slots, grid_starts = self.grid_slots.tolist(), self.grid_starts.tolist()
+        for s, end in enumerate(lens):
+            start, wanted = end - (starts[s + 1] - starts[s]), grid_slots[grid_starts[s] : grid_starts[s + 1]]
+            yield from cut(start, end, starts[s], states[s], windows[s], wanted)

@@ -10,6 +10,7 @@ import torch
 
 from milepost.ops import cpu
 from milepost.ops import torch as reference
+from milepost.ops.packed import PackedWeight
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +25,9 @@ class Target:
 class Ops:
     """The bound ops. Each has the signature and meaning of its namesake in `ops/torch`."""
 
+    pack: Callable[[torch.Tensor], torch.Tensor | PackedWeight]
     linear: Callable[..., torch.Tensor]
+    embed: Callable[..., torch.Tensor]
     rms_norm: Callable[..., torch.Tensor]
     offset_rms_norm: Callable[..., torch.Tensor]
     gated_rms_norm: Callable[..., torch.Tensor]
@@ -72,7 +75,7 @@ class Choice:
 
 def bind(target: Target, backends: Sequence[Backend] | None = None) -> tuple[Ops, list[Choice]]:
     """For each op the first of `backends` (default: the C++ kernels) that serves `target`, else the torch reference."""
-    backends = [cpu.BACKEND] if backends is None else backends
+    backends = [cpu.CpuBackend()] if backends is None else backends
     bound: dict[str, Callable[..., object]] = {}
     table = []
     for op in (f.name for f in fields(Ops)):
@@ -85,3 +88,16 @@ def bind(target: Target, backends: Sequence[Backend] | None = None) -> tuple[Ops
             refused.append((backend.NAME, found))
         table.append(Choice(op, name, exact, tuple(refused)))
     return Ops(**bound), table  # type: ignore[arg-type]
+
+
+def exactness(table: Sequence[Choice]) -> str:
+    """One phrase: whether the bits of a row depend on its own sequence alone; if not, by whose fault and why."""
+    loose: dict[str, list[str]] = {}
+    for choice in table:
+        if not choice.exact:
+            reasons = "; ".join(f"{backend}: {reason}" for backend, reason in choice.refused)
+            loose.setdefault(reasons, []).append(choice.op)
+    if not loose:
+        return f"yes, in {' and '.join(sorted({choice.backend for choice in table}))} kernels"
+    told = "; ".join(f"{', '.join(ops)} run in torch ({reasons})" for reasons, ops in loose.items())
+    return f"no, other rows in the batch may change low bits: {told}"

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from milepost.errors import ConfigError, ModelError
+from milepost.layers.packing import pack_weights, packed_bytes
 from milepost.layers.wide import WideParameter
 from milepost.machine import available_memory_bytes
 from milepost.models.base import Model
@@ -108,7 +109,9 @@ def load_model(
     _check_memory(weight_bytes, _available(device) if available_bytes is None else available_bytes)
     _read(model, parts, source, dtype, device, progress or _silent)
     _tie(model, source, shares)
-    weight_bytes = sum(p.numel() * p.element_size() for p in model.parameters())  # a shared one counts once
+    pack_weights(model, ops)
+    model.dtype = dtype
+    weight_bytes = packed_bytes(model) + sum(p.numel() * p.element_size() for p in model.parameters())
     return LoadedModel(model, source, choices, dtype, weight_bytes)
 
 

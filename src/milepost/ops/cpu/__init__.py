@@ -3,52 +3,54 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
-import torch  # before the extension, which then shares its OpenMP runtime: one thread pool in the process
+import torch
 
-try:
-    from milepost import _kernels
-except ImportError as error:
-    _kernels = None  # type: ignore[assignment]
-    _MISSING = "not built: no C++ compiler was found at install" if "_kernels" in str(error) else str(error)
+from milepost.ops.cpu import library
+from milepost.ops.cpu.linear import embed, linear, pack
+from milepost.ops.cpu.moe import moe_mlp, route
+from milepost.ops.cpu.norm import rms_norm
 
 if TYPE_CHECKING:
     from milepost.ops.registry import Target
 
+KERNELS: dict[str, Callable[..., object]] = {
+    "pack": pack,
+    "linear": linear,
+    "embed": embed,
+    "rms_norm": rms_norm,
+    "route": route,
+    "moe_mlp": moe_mlp,
+}
+"""Each takes the compiled module first, then the arguments of its namesake in `ops/torch`."""
+
+DTYPES = (torch.float32, torch.bfloat16)
+
 
 class CpuBackend:
-    """Kernels of this build. Without a compiler at install there are none, and each op says so."""
+    """Kernels of one instruction set. Without a compiler at install there are none, and each op says so."""
 
-    NAME = "cpu"
-    ROW_INDEPENDENT = frozenset({"rms_norm"})
+    ROW_INDEPENDENT = frozenset(KERNELS)
+
+    def __init__(self, instruction_set: str | None = None) -> None:
+        """None: as the environment says, or the best that this machine has."""
+        self.instruction_set = instruction_set or library.chosen()
+        self._module = library.module_of(self.instruction_set or "portable")
+        self.NAME = f"cpu {self.instruction_set}" if self.instruction_set else "cpu"
 
     def kernel(self, op: str, target: Target) -> Callable[..., object] | str:
-        if _kernels is None:
-            return _MISSING
+        if isinstance(self._module, str):
+            return self._module
         if target.device.type != "cpu":
             return f"runs on cpu, not {target.device.type}"
         if op not in KERNELS:
             return "no kernel yet"
-        if target.dtype not in (torch.float32, torch.bfloat16):
-            return f"no kernel for {target.dtype}"
-        return KERNELS[op]
+        if target.dtype not in DTYPES:
+            return f"no kernel for {str(target.dtype).removeprefix('torch.')}"
+        return partial(KERNELS[op], self._module)
 
-
-def num_threads() -> int:
-    """Threads of the kernels' OpenMP pool, which is torch's; 0 without kernels."""
-    return _kernels.num_threads() if _kernels is not None else 0
-
-
-def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
-    """`ops.torch.rms_norm` with each row summed in one fixed order, whatever the number of rows or threads."""
-    x, weight = x.contiguous(), weight.contiguous()
-    out = torch.empty_like(x)
-    size = x.shape[-1]
-    run = _kernels.rms_norm_f32 if x.dtype == torch.float32 else _kernels.rms_norm_bf16
-    run(x.data_ptr(), weight.data_ptr(), out.data_ptr(), x.numel() // size, size, eps)
-    return out
-
-
-KERNELS: dict[str, Callable[..., object]] = {"rms_norm": rms_norm}
-BACKEND = CpuBackend()
+    def num_threads(self) -> int:
+        """Threads of the kernels' OpenMP pool, which is torch's; 0 without kernels."""
+        return 0 if isinstance(self._module, str) else self._module.num_threads()

@@ -4,14 +4,16 @@ from milepost.ops.torch.activation import gelu_tanh_mul, sigmoid, sigmoid_mul, s
 from milepost.ops.torch.attention import paged_attention, store_kv
 from milepost.ops.torch.conv import causal_conv
 from milepost.ops.torch.gated_delta import gated_delta
-from milepost.ops.torch.linear import linear
+from milepost.ops.torch.linear import embed, linear, pack
 from milepost.ops.torch.mamba2 import mamba2
 from milepost.ops.torch.moe import moe_mlp, route
 from milepost.ops.torch.norm import gated_rms_norm, l2_norm, offset_rms_norm, rms_norm
 from milepost.ops.torch.rope import rotate_half
 from milepost.ops.torch.selective_scan import selective_scan
 
-ROW_INDEPENDENT = frozenset({"causal_conv", "offset_rms_norm", "rms_norm", "rotate_half", "soft_cap", "store_kv"})
+ROW_INDEPENDENT = frozenset(
+    {"causal_conv", "embed", "offset_rms_norm", "pack", "rms_norm", "rotate_half", "soft_cap", "store_kv"}
+)
 """Ops here whose bits of a row do not depend on how its sequence is cut into pieces or on what shares the batch (tests
 hold them to it). Torch's matrix products and attention choose their order of sums by the number of rows, and its silu
 and exp may treat the end of a buffer apart."""
@@ -19,6 +21,7 @@ and exp may treat the end of a buffer apart."""
 __all__ = [
     "ROW_INDEPENDENT",
     "causal_conv",
+    "embed",
     "gated_delta",
     "gated_rms_norm",
     "gelu_tanh_mul",
@@ -27,6 +30,7 @@ __all__ = [
     "mamba2",
     "moe_mlp",
     "offset_rms_norm",
+    "pack",
     "paged_attention",
     "rms_norm",
     "rotate_half",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import torch
 
 from milepost.ops.batch import ForwardBatch
-from milepost.ops.torch.chunks import segments
 from milepost.specs import CHUNK
 
 
@@ -28,7 +27,7 @@ def causal_conv(
     """
     out = torch.empty_like(x)
     before = weight.shape[1] - 1
-    for seg in segments(batch):
+    for seg in batch.segments:
         inputs = window[seg.window_slot]
         if seg.offset == 0:
             # the chunk before, if it was in this piece, has left its last inputs at the end of the window

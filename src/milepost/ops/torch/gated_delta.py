@@ -5,7 +5,6 @@ from __future__ import annotations
 import torch
 
 from milepost.ops.batch import ForwardBatch
-from milepost.ops.torch.chunks import segments
 from milepost.ops.torch.mamba2 import decays, extend, extend_sums, fold, outputs, read, scores
 
 
@@ -31,11 +30,11 @@ def gated_delta(
     """
     out = torch.empty_like(v)
     carried = state[0]
-    for seg in segments(batch):
+    for seg in batch.segments:
         start = carried if seg.state_slot is None else state[seg.state_slot]
         keys = extend(window_k, k, seg)
         sums = extend_sums(window_log_g, log_g, seg)
-        decay = decays(sums, seg.end - seg.offset)
+        decay = decays(sums, seg.end - seg.offset, v.dtype)
         values = window_u[seg.window_slot, : seg.end]
         values[seg.offset :] = _replacements(k[seg.rows], v[seg.rows], beta[seg.rows], keys, values, sums, decay, start)
         out[seg.rows] = outputs(q[seg.rows], keys, values, sums, decay, start)

@@ -2,8 +2,9 @@
 
 Shapes: H heads, G groups of heads that share q and k (head h uses group h // (H / G)), K key size, V value size; T
 rows of a chunk from its grid point on, of which the last n are new. `sums` [T, H] are sums of log decays from the grid
-point. A decay factor is always the exp of a difference of two sums that is <= 0: exp of one sum and of another's
-negative would overflow. The sums' rounding is the factor's relative error: 2^-23 of the larger sum at most in fp32.
+point, made anew from the window in float64: in fp32 a strong decay would round away the weak ones that follow it in the
+chunk. A decay factor is always the exp of a difference of two sums that is <= 0: exp of one sum and of another's
+negative would overflow.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import torch
 
 from milepost.ops.batch import ForwardBatch
-from milepost.ops.torch.chunks import Segment, segments
+from milepost.ops.chunks import Segment
 
 
 def mamba2(
@@ -29,17 +30,17 @@ def mamba2(
 
     In the paper's letters k is B, q is C, u is dt x and log_g is dt A (<= 0); D x and the gate are the layer's.
     q, k [rows, G, K]; u [rows, H, V]; log_g [rows, H]; state [num_slots, H, K, V]; window_k [num_windows, CHUNK, G, K];
-    window_u [num_windows, CHUNK, H, V]; window_log_g [num_windows, CHUNK, H], sums from the grid point. All fp32.
+    window_u [num_windows, CHUNK, H, V]; window_log_g [num_windows, CHUNK, H], as given, not summed. All fp32.
     Returns [rows, H, V].
     """
     out = torch.empty_like(u)
     carried = state[0]
-    for seg in segments(batch):
+    for seg in batch.segments:
         start = carried if seg.state_slot is None else state[seg.state_slot]
         keys = extend(window_k, k, seg)
         values = extend(window_u, u, seg)
         sums = extend_sums(window_log_g, log_g, seg)
-        decay = decays(sums, seg.end - seg.offset)
+        decay = decays(sums, seg.end - seg.offset, u.dtype)
         out[seg.rows] = outputs(q[seg.rows], keys, values, sums, decay, start)
         if seg.reaches_grid:
             carried = fold(keys, values, sums, start)
@@ -56,20 +57,16 @@ def extend(window: torch.Tensor, new: torch.Tensor, seg: Segment) -> torch.Tenso
 
 
 def extend_sums(window: torch.Tensor, log_g: torch.Tensor, seg: Segment) -> torch.Tensor:
-    """The same for log decays [rows, H], summed up from the grid point: [T, H]."""
-    chunk = window[seg.window_slot, : seg.end]
-    chunk[seg.offset :] = log_g[seg.rows].cumsum(0)
-    if seg.offset:
-        chunk[seg.offset :] += chunk[seg.offset - 1]
-    return chunk
+    """The same for log decays [rows, H]; their sums from the grid point, float64 [T, H]."""
+    return extend(window, log_g, seg).double().cumsum(0)
 
 
-def decays(sums: torch.Tensor, num_new: int) -> torch.Tensor:
-    """What is left at new row i of chunk row j, exp(sums_i - sums_j), and 0 for j > i: [H, n, T]."""
+def decays(sums: torch.Tensor, num_new: int, dtype: torch.dtype) -> torch.Tensor:
+    """What is left at new row i of chunk row j, exp(sums_i - sums_j), and 0 for j > i: [H, n, T] in `dtype`."""
     total = sums.shape[0]
     differences = sums.T[:, total - num_new :, None] - sums.T[:, None, :]
     seen = torch.ones(num_new, total, dtype=torch.bool, device=sums.device).tril(total - num_new)
-    return differences.masked_fill(~seen, -torch.inf).exp()
+    return differences.to(dtype).masked_fill(~seen, -torch.inf).exp()
 
 
 def by_group(heads: torch.Tensor, groups: int) -> torch.Tensor:
@@ -86,7 +83,7 @@ def scores(rows: torch.Tensor, keys: torch.Tensor, decay: torch.Tensor) -> torch
 def read(rows: torch.Tensor, sums: torch.Tensor, start: torch.Tensor) -> torch.Tensor:
     """exp(sums_i) (rows_i . start) of new rows [n, G, K] and the state at the chunk's start [H, K, V]: [H, n, V]."""
     found = rows.transpose(0, 1)[:, None] @ by_group(start, rows.shape[1])
-    return found.flatten(0, 1) * sums[-rows.shape[0] :].T.exp()[:, :, None]
+    return found.flatten(0, 1) * sums[-rows.shape[0] :].T.to(start.dtype).exp()[:, :, None]
 
 
 def outputs(
@@ -104,6 +101,6 @@ def outputs(
 
 def fold(keys: torch.Tensor, values: torch.Tensor, sums: torch.Tensor, start: torch.Tensor) -> torch.Tensor:
     """The state after the chunk's T rows, [H, K, V]: the one at its start and every row, decayed up to there."""
-    kept = values * (sums[-1] - sums).exp()[:, :, None]
+    kept = values * (sums[-1] - sums).to(values.dtype).exp()[:, :, None]
     added = keys.permute(1, 2, 0)[:, None] @ by_group(kept.transpose(0, 1), keys.shape[1])
-    return sums[-1].exp()[:, None, None] * start + added.flatten(0, 1)
+    return sums[-1].to(start.dtype).exp()[:, None, None] * start + added.flatten(0, 1)

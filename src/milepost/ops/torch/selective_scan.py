@@ -5,7 +5,6 @@ from __future__ import annotations
 import torch
 
 from milepost.ops.batch import ForwardBatch
-from milepost.ops.torch.chunks import segments
 
 
 def selective_scan(
@@ -29,7 +28,7 @@ def selective_scan(
     """
     out = torch.empty_like(x)
     h = state[0]
-    for seg in segments(batch):
+    for seg in batch.segments:
         if seg.state_slot is not None:
             h = window_state[seg.window_slot] if seg.offset else state[seg.state_slot]
         rate = dt[seg.rows]

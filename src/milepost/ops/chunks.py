@@ -10,7 +10,7 @@ stored only there. A sequence of which 130 tokens are read and 70 come now:
     checkpoint   slot 0          slot 7          slot 3            slot 8
                  zeros           of no use now   start from here   to be written
     window                                       |...|
-                                                 k, u and sums of log decays of rows 128 and 129
+                                                 k, u and log decays of rows 128 and 129
 
 - A **checkpoint** is the state after all tokens before a grid point: one slot of the `state` buffer. It is written
   once, when a row reaches the grid point, into a slot the batch names (or nowhere, if nobody wants it: -1), and never
@@ -24,7 +24,7 @@ stored only there. A sequence of which 130 tokens are read and 70 come now:
   point may hold anything, NaN included, and is left out by slicing or selecting, never by multiplying with zero.
 
 A **piece** is what one batch brings of a sequence; grid points cut it into **segments**, each within one chunk. All ops
-walk them with `segments`, in order, carrying the state from one to the next:
+walk them with `ForwardBatch.segments`, in order, carrying the state from one to the next:
 
     piece [130, 200):   segment [130, 192), offset 2, end 64: starts from slot 3 and the window, writes slot 8
                         segment [192, 200), offset 0, end 8: starts from the state that the first has left behind
@@ -32,10 +32,9 @@ walk them with `segments`, in order, carrying the state from one to the next:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from milepost.ops.batch import ForwardBatch
 from milepost.specs import CHUNK
 
 
@@ -62,26 +61,27 @@ class Segment:
         return self.end == CHUNK
 
 
-def segments(batch: ForwardBatch) -> Iterator[Segment]:
-    """The batch's rows cut at sequences and grid points, in the order of the rows; a sequence without rows has none.
+def cut(
+    start: int, end: int, row: int, state_slot: int, window_slot: int, grid_slots: Sequence[int]
+) -> Iterator[Segment]:
+    """Rows [start, end) of one sequence, the first of them `row` in the batch, cut at grid points, in order.
 
-    ValueError if a sequence brings another number of grid slots than its rows reach grid points, or names slot 0.
+    ValueError if `grid_slots` are not as many as the rows reach grid points, or name slot 0.
     """
-    starts, lens = batch.query_start_loc.tolist(), batch.seq_lens.tolist()
-    states, windows = batch.state_slots.tolist(), batch.window_slots.tolist()
-    grid_slots, grid_starts = batch.grid_slots.tolist(), batch.grid_starts.tolist()
-    for s, end in enumerate(lens):
-        row, position = starts[s], end - (starts[s + 1] - starts[s])
-        wanted = grid_slots[grid_starts[s] : grid_starts[s + 1]]
-        if len(wanted) != end // CHUNK - position // CHUNK or 0 in wanted:
-            raise ValueError(f"rows {position} to {end} of sequence {s} cannot use the grid slots {wanted}")
-        state_slot, slots = states[s], iter(wanted)
-        while position < end:
-            offset = position % CHUNK
-            stop = min(CHUNK, offset + end - position)
-            count = stop - offset
-            slot = next(slots) if stop == CHUNK else -1
-            yield Segment(
-                slice(row, row + count), offset, stop, state_slot, windows[s], grid_slot=slot if slot > 0 else None
-            )
-            row, position, state_slot = row + count, position + count, None
+    if len(grid_slots) != end // CHUNK - start // CHUNK or 0 in grid_slots:
+        raise ValueError(f"rows {start} to {end} cannot use the grid slots {list(grid_slots)}")
+    slots, first = iter(grid_slots), True
+    while start < end:
+        offset = start % CHUNK
+        stop = min(CHUNK, offset + end - start)
+        count = stop - offset
+        slot = next(slots) if stop == CHUNK else -1
+        yield Segment(
+            rows=slice(row, row + count),
+            offset=offset,
+            end=stop,
+            state_slot=state_slot if first else None,
+            window_slot=window_slot,
+            grid_slot=slot if slot > 0 else None,
+        )
+        row, start, first = row + count, start + count, False

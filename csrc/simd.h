@@ -1,0 +1,176 @@
+// Vectors of W floats for the instruction set that this module is compiled for, and what the kernels do with them.
+//
+// One source serves all sets: W lanes, the same operations in the same order in each. Bits may differ between two sets
+// (their lanes and fused products differ), never within one. Sums are written with explicit lanes; the compiler may not
+// reorder or fuse them (-ffp-contract=off).
+#pragma once
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+
+#include "bf16.h"
+
+#if defined(MILEPOST_AVX512BF16) || defined(MILEPOST_AVX512) || defined(MILEPOST_AVX2)
+#include <immintrin.h>
+#endif
+
+namespace milepost {
+
+#if defined(MILEPOST_AVX512BF16) || defined(MILEPOST_AVX512)
+inline constexpr int W = 16;
+#elif defined(MILEPOST_AVX2)
+inline constexpr int W = 8;
+#else
+inline constexpr int W = 4;
+#endif
+
+typedef float vf __attribute__((vector_size(4 * W)));
+typedef std::int32_t vi __attribute__((vector_size(4 * W)));
+typedef std::uint32_t vu __attribute__((vector_size(4 * W)));
+typedef std::uint16_t vh __attribute__((vector_size(2 * W)));
+
+inline vf splat(float x) { return x - vf{}; }  // not vf{} + x: that would turn -0 into 0
+inline vf as_float(vu x) { return reinterpret_cast<vf>(x); }
+inline vu as_bits(vf x) { return reinterpret_cast<vu>(x); }
+
+/// a * b + c: rounded once where the set has fused products, twice where it has none.
+inline vf fma(vf a, vf b, vf c) {
+#if defined(MILEPOST_AVX512BF16) || defined(MILEPOST_AVX512)
+    return (vf)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+#elif defined(MILEPOST_AVX2)
+    return (vf)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+#else
+    return a * b + c;
+#endif
+}
+
+/// The same for one value, with the same rounding.
+inline float fma(float a, float b, float c) {
+#if defined(MILEPOST_AVX512BF16) || defined(MILEPOST_AVX512) || defined(MILEPOST_AVX2)
+    return __builtin_fmaf(a, b, c);
+#else
+    return a * b + c;
+#endif
+}
+
+/// yes where the mask is set, no elsewhere; masks are all ones or all zeros, as comparisons make them.
+inline vf select(vi mask, vf yes, vf no) {
+    const vu m = reinterpret_cast<vu>(mask);
+    return as_float((as_bits(yes) & m) | (as_bits(no) & ~m));
+}
+
+inline vf max(vf a, vf b) { return select(a > b, a, b); }
+inline vf min(vf a, vf b) { return select(a < b, a, b); }
+inline vf abs(vf a) { return as_float(as_bits(a) & 0x7fffffffu); }
+
+// Loads and stores need no alignment. Those of n < W values read and write nothing beyond them; lanes from n on are 0.
+
+inline vf load(const float* p) {
+    vf v;
+    std::memcpy(&v, p, sizeof v);
+    return v;
+}
+
+inline vf load(const bf16* p) {
+    vh v;
+    std::memcpy(&v, p, sizeof v);
+    return as_float(__builtin_convertvector(v, vu) << 16);
+}
+
+inline void store(float* p, vf v) { std::memcpy(p, &v, sizeof v); }
+
+/// Rounds to nearest, ties to even; NaN stays NaN.
+inline void store(bf16* p, vf v) {
+    const vu bits = as_bits(v), rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+    const vu nan = reinterpret_cast<vu>(v != v);
+    const vh half = __builtin_convertvector((rounded & ~nan) | (nan & 0x7fc0u), vh);
+    std::memcpy(p, &half, sizeof half);
+}
+
+template <typename T>
+vf load_n(const T* p, std::int64_t n) {
+    T lanes[W] = {};
+    std::memcpy(lanes, p, n * sizeof(T));
+    return load(lanes);
+}
+
+template <typename T>
+void store_n(T* p, vf v, std::int64_t n) {
+    T lanes[W];
+    store(lanes, v);
+    std::memcpy(p, lanes, n * sizeof(T));
+}
+
+/// What a value is once it has been stored as T.
+inline vf rounded_to(vf v, const float*) { return v; }
+inline vf rounded_to(vf v, const bf16*) {
+    bf16 lanes[W];
+    store(lanes, v);
+    return load(lanes);
+}
+
+/// Calls f(i, n) for runs of at most W of `size` values: the tail gets fewer lanes, not other arithmetic.
+template <typename F>
+void for_lanes(std::int64_t size, F f) {
+    std::int64_t i = 0;
+    for (; i + W <= size; i += W) f(i, static_cast<std::int64_t>(W));
+    if (i < size) f(i, size - i);
+}
+
+template <typename T>
+vf load_upto(const T* p, std::int64_t n) {
+    return n == W ? load(p) : load_n(p, n);
+}
+
+template <typename T>
+void store_upto(T* p, vf v, std::int64_t n) {
+    if (n == W)
+        store(p, v);
+    else
+        store_n(p, v, n);
+}
+
+/// The sum of the lanes, halves folded onto each other: one order.
+inline float sum(vf v) {
+    float lane[W];
+    store(lane, v);
+    for (int width = W / 2; width > 0; width /= 2)
+        for (int j = 0; j < width; ++j) lane[j] += lane[j + width];
+    return lane[0];
+}
+
+inline float largest(vf v) {
+    float lane[W];
+    store(lane, v);
+    float top = lane[0];
+    for (int j = 1; j < W; ++j) top = lane[j] > top ? lane[j] : top;
+    return top;
+}
+
+/// e^x within 2 units in the last place: x = n ln 2 + r, |r| <= ln 2 / 2, a polynomial of degree 7 in r, times 2^n. Results
+/// below the smallest normal number are 0; NaN stays NaN.
+inline vf exp(vf x) {
+    const vf shifted = fma(x, splat(1.44269504088896341f), splat(12582912.0f));  // 1.5 * 2^23: rounds to an integer
+    const vf n = shifted - 12582912.0f;
+    vf r = fma(n, splat(-0.693145751953125f), x);
+    r = fma(n, splat(-1.42860682030941723e-6f), r);
+    vf p = splat(1.0f / 5040);
+    p = fma(p, r, splat(1.0f / 720));
+    p = fma(p, r, splat(1.0f / 120));
+    p = fma(p, r, splat(1.0f / 24));
+    p = fma(p, r, splat(1.0f / 6));
+    p = fma(p, r, splat(0.5f));
+    p = fma(p, r, splat(1.0f));
+    p = fma(p, r, splat(1.0f));
+    const vi whole = reinterpret_cast<vi>(as_bits(shifted)) - 0x4b400000;
+    // two factors: 2^128 alone would not fit
+    const vi half = whole >> 1;
+    const vf scale = as_float(reinterpret_cast<vu>((half + 127) << 23));
+    const vf rest = as_float(reinterpret_cast<vu>((whole - half + 127) << 23));
+    vf y = p * scale * rest;
+    y = select(x < -87.33654f, vf{}, y);
+    y = select(x > 88.72284f, splat(INFINITY), y);
+    return select(x != x, x, y);
+}
+
+}  // namespace milepost

@@ -1,0 +1,64 @@
+"""Matrix products with weights packed once."""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+import torch
+
+from milepost.ops.packed import PackedWeight
+
+PANEL = 64
+"""Outputs that lie side by side: `csrc/gemm.h`."""
+
+
+def pack(lib: ModuleType, weight: torch.Tensor) -> PackedWeight:
+    """[out, in], or [count, out, in] for as many matrices of one size, in the order that `linear` reads."""
+    size_out, size_in = weight.shape[-2:]
+    matrices = weight.contiguous().view(-1, size_out, size_in)
+    pairs = 2 if weight.dtype == torch.bfloat16 else 1
+    panels, padded = -(-size_out // PANEL), -(-size_in // pairs) * pairs
+    data = torch.empty(*weight.shape[:-2], panels * PANEL, padded, dtype=weight.dtype)
+    run = lib.pack_bf16 if weight.dtype == torch.bfloat16 else lib.pack_f32
+    for matrix, to in zip(matrices, data.view(-1, panels * PANEL, padded), strict=True):
+        run(matrix.data_ptr(), to.data_ptr(), size_in, size_out)
+    return PackedWeight(data, size_out, size_in)
+
+
+def linear(
+    lib: ModuleType, x: torch.Tensor, weight: torch.Tensor | PackedWeight, bias: torch.Tensor | None = None
+) -> torch.Tensor:
+    """`ops.torch.linear`; a weight that is not packed is packed for this call."""
+    packed = weight if isinstance(weight, PackedWeight) else pack(lib, weight)
+    x = rows_of(x)
+    out = torch.empty(x.shape[0], packed.size_out, dtype=x.dtype)
+    run = lib.linear_bf16 if x.dtype == torch.bfloat16 else lib.linear_f32
+    run(
+        x.data_ptr(),
+        x.stride(0),
+        packed.data.data_ptr(),
+        0 if bias is None else bias.data_ptr(),
+        out.data_ptr(),
+        x.shape[0],
+        packed.size_in,
+        packed.size_out,
+    )
+    return out
+
+
+def rows_of(x: torch.Tensor) -> torch.Tensor:
+    """x [rows, in] as the kernel reads it: values side by side, and in bf16 one 0 more where their number is odd."""
+    if x.dtype == torch.bfloat16 and x.shape[1] % 2:
+        return torch.nn.functional.pad(x, (0, 1))
+    return x if x.stride(1) == 1 else x.contiguous()
+
+
+def embed(lib: ModuleType, token_ids: torch.Tensor, weight: torch.Tensor | PackedWeight) -> torch.Tensor:
+    """`ops.torch.embed`, also of a weight that is packed since the head shares it."""
+    if not isinstance(weight, PackedWeight):
+        return weight[token_ids]
+    ids = token_ids.contiguous()
+    out = torch.empty(ids.shape[0], weight.size_in, dtype=weight.dtype)
+    run = lib.unpack_rows_bf16 if weight.dtype == torch.bfloat16 else lib.unpack_rows_f32
+    run(weight.data.data_ptr(), ids.data_ptr(), out.data_ptr(), ids.shape[0], weight.size_in)
+    return out

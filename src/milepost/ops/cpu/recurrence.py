@@ -1,0 +1,124 @@
+"""The chunked recurrences: Mamba-2 and the gated delta rule."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import ModuleType
+
+import torch
+
+from milepost.ops.batch import ForwardBatch
+from milepost.specs import CHUNK
+
+ACTIVE = 3
+"""int64 numbers that the kernel notes of each sequence: `csrc/recurrence.h`."""
+
+
+def mamba2(
+    lib: ModuleType,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    u: torch.Tensor,
+    log_g: torch.Tensor,
+    state: torch.Tensor,
+    window_k: torch.Tensor,
+    window_u: torch.Tensor,
+    window_log_g: torch.Tensor,
+    batch: ForwardBatch,
+) -> torch.Tensor:
+    return _run(lib.mamba2, 1, q, k, u, log_g, None, state, window_k, window_u, window_log_g, batch)
+
+
+def gated_delta(
+    lib: ModuleType,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    log_g: torch.Tensor,
+    beta: torch.Tensor,
+    state: torch.Tensor,
+    window_k: torch.Tensor,
+    window_u: torch.Tensor,
+    window_log_g: torch.Tensor,
+    batch: ForwardBatch,
+) -> torch.Tensor:
+    return _run(lib.gated_delta, 2, q, k, v, log_g, beta, state, window_k, window_u, window_log_g, batch)
+
+
+def _run(
+    kernel: Callable[..., None],
+    parts: int,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    u: torch.Tensor,
+    log_g: torch.Tensor,
+    beta: torch.Tensor | None,
+    state: torch.Tensor,
+    window_k: torch.Tensor,
+    window_u: torch.Tensor,
+    window_log_g: torch.Tensor,
+    batch: ForwardBatch,
+) -> torch.Tensor:
+    """`parts`: dot products that the kernel keeps of each new row with a row of its chunk."""
+    num_rows, heads, v_size = u.shape
+    groups, k_size = q.shape[1:]
+    out = torch.empty(num_rows, heads, v_size)
+    table = batch.segment_table
+    num_sequences = batch.state_slots.shape[0]
+    # a wave has at most one segment of each sequence
+    num_dots = min(num_rows, CHUNK * num_sequences) * groups * parts * CHUNK
+    scratch = torch.empty(num_dots // 2 + ACTIVE * num_sequences, dtype=torch.int64)
+    carried = _carried(batch, state)
+    (q, q_stride), (k, k_stride), (u, u_stride), (log_g, log_g_stride) = map(_rows, (q, k, u, log_g))
+    beta, beta_stride = (None, 0) if beta is None else _rows(beta)
+    kernel(
+        q.data_ptr(),
+        q_stride,
+        k.data_ptr(),
+        k_stride,
+        u.data_ptr(),
+        u_stride,
+        log_g.data_ptr(),
+        log_g_stride,
+        0 if beta is None else beta.data_ptr(),
+        beta_stride,
+        _whole(state),
+        _whole(window_k),
+        _whole(window_u),
+        _whole(window_log_g),
+        0 if carried is None else carried.data_ptr(),
+        out.data_ptr(),
+        table.data_ptr(),
+        table.shape[0],
+        scratch.data_ptr(),
+        scratch.data_ptr() + 4 * num_dots,
+        heads,
+        groups,
+        k_size,
+        v_size,
+    )
+    return out
+
+
+def _rows(x: torch.Tensor) -> tuple[torch.Tensor, int]:
+    """x [rows, ...] with each row's values side by side, and how far apart two rows are: columns of a wider tensor stay
+    where they are."""
+    if x.dim() == 3:
+        side_by_side = x.stride(2) == 1 and x.stride(1) == x.shape[2]
+    else:
+        side_by_side = x.stride(1) == 1
+    x = x if side_by_side else x.contiguous()
+    return x, x.stride(0)
+
+
+def _whole(buffer: torch.Tensor) -> int:
+    """The address of a buffer that is written in place."""
+    assert buffer.is_contiguous() and buffer.dtype == torch.float32, "kernels take states and windows whole, in fp32"
+    return buffer.data_ptr()
+
+
+def _carried(batch: ForwardBatch, state: torch.Tensor) -> torch.Tensor | None:
+    """A state for each sequence, if a grid point inside of a piece has none."""
+    if any(seg.reaches_grid and seg.grid_slot is None for seg in batch.segments):
+        return torch.empty(batch.state_slots.shape[0], *state.shape[1:])
+    return None
