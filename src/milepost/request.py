@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Literal
 
 from milepost.sampling_params import SamplingParams
 
@@ -16,6 +17,26 @@ class Status(Enum):
     FINISHED = "finished"
 
 
+MissReason = Literal["no prefix", "diverged", "state thinned", "evicted", "too short", "reading disabled"]
+"""Why a sequence computes tokens that it might have resumed.
+
+no prefix         nothing that is known begins like it
+diverged          what is known goes on otherwise
+state thinned     its keys and values were there, the recurrent state to go on from was not
+evicted           what goes on like it was known, and had to make room
+too short         shorter than what can be resumed at all
+reading disabled  prefix caching is off, or the request needs every row of its prompt
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Miss:
+    """`position`: the first token that was not found: where the texts part, or known text or its state ends."""
+
+    reason: MissReason
+    position: int
+
+
 @dataclass(eq=False, slots=True)
 class Sequence:
     """One sample of a request (a request with n samples is n sequences that share a prompt).
@@ -25,6 +46,12 @@ class Sequence:
     grid point, and `window_slot`, since then; the next step writes to `grid_slots` (see `Rows` in `ops/`). A step runs
     rows `[num_computed, end)`; when `end` reaches `len(tokens)` its last row gives the next token. Prefill and decode
     are the same thing: computed rows catching up.
+
+    For the prefix cache: `packed` are the first tokens as uint32, as far as they were needed; tokens are only ever
+    added. `breakpoints` are numbers of tokens after which prompts are expected to part. From row `num_sound` on nothing
+    may be shown to others (None: all is sound). Of its first admission the cache says how many tokens' keys and values
+    it found (`num_matched_tokens`), how many tokens need not be computed (`num_cached_tokens`), and in `miss` why
+    they were not more; None: all that is known and can be resumed was.
     """
 
     request_id: str
@@ -39,11 +66,15 @@ class Sequence:
     status: Status = Status.WAITING
     num_computed: int = 0
     block_table: list[int] = field(default_factory=list)
-    block_keys: list[bytes] = field(default_factory=list)
     state_slot: int = 0
     window_slot: int = 0
     grid_slots: list[int] = field(default_factory=list)
+    packed: bytearray = field(default_factory=bytearray, repr=False)
+    breakpoints: tuple[int, ...] = ()
+    num_sound: int | None = None
+    num_matched_tokens: int = 0
     num_cached_tokens: int = 0
+    miss: Miss | None = None
     num_preemptions: int = 0
     first_scheduled_time: float | None = None
     finish_reason: str | None = None

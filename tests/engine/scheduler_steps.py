@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from milepost.cache.memory import Memory
 from milepost.cache.prefix_cache import PrefixCache
+from milepost.cache.retention import Retention
 from milepost.engine.scheduler import Scheduler, Step
 from milepost.request import Sequence
 from milepost.sampling_params import SamplingParams
@@ -15,6 +17,19 @@ def sequence(name: str, num_tokens: int, *, priority: int = 0, arrival: float = 
     return Sequence(name, tokens, num_tokens, SamplingParams(), index=index, priority=priority, arrival_time=arrival)
 
 
+def kv_cache(num_blocks: int, *, enabled: bool = True, cache_type: type[PrefixCache] = PrefixCache) -> PrefixCache:
+    """Of a model of attention alone, whose blocks take a byte."""
+    return cache_type(Memory(num_blocks, 1), num_seqs=100, enabled=enabled)
+
+
+def state_cache(
+    limit_bytes: int, *, block_bytes: int = 16, state_bytes: int = 1590, interval: int | None = None, num_seqs: int = 10
+) -> PrefixCache:
+    """Of a model with states. As it stands, a token of KV takes a byte, and a state as much as KV of 1,590 tokens."""
+    memory = Memory(limit_bytes, block_bytes, state_bytes)
+    return PrefixCache(memory, num_seqs=num_seqs, retention=Retention(interval))
+
+
 def scheduler(
     *,
     num_blocks: int = 1000,
@@ -23,7 +38,7 @@ def scheduler(
     policy: str = "fcfs",
     cache: PrefixCache | None = None,
 ) -> Scheduler:
-    cache = cache or PrefixCache(num_blocks)
+    cache = cache or kv_cache(num_blocks)
     return Scheduler(cache, max_num_batched_tokens=budget, max_num_seqs=seats, policy=policy)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from scheduler_steps import decoding, rows, run, scheduler, sequence
+from scheduler_steps import decoding, kv_cache, rows, run, scheduler, sequence
 
 from milepost.cache.prefix_cache import PrefixCache
 from milepost.engine.scheduler import Piece, Step
@@ -38,7 +38,7 @@ def test_pieces_end_where_the_cache_says() -> None:
         def piece_end(self, seq: Sequence, start: int, limit: int) -> int:
             return min(limit, start // 64 * 64 + 64)
 
-    work = scheduler(budget=1000, cache=Grid(100))
+    work = scheduler(budget=1000, cache=kv_cache(100, cache_type=Grid))
     seq = sequence("a", 150)
     work.add(seq)
     ends = [run(work).pieces[0].end for _ in range(3)]
@@ -51,9 +51,9 @@ def test_blocks_are_findable_only_after_their_rows_have_run() -> None:
     second.tokens[:] = first.tokens
     work.add(first)
     step = work.schedule(0.0)
-    assert work.cache.num_cached_blocks == 0
+    assert work.cache.num_cached_tokens == 0
     work.advance(step)
-    assert work.cache.num_cached_blocks == 4
+    assert work.cache.num_cached_tokens == 64
     work.add(second)
     run(work)
     assert second.num_cached_tokens == 48
@@ -170,7 +170,7 @@ def test_samples_wait_no_longer_than_for_what_they_can_share() -> None:
 
 
 def test_samples_do_not_wait_for_what_they_may_not_read() -> None:
-    work = scheduler(cache=PrefixCache(100, enabled=False))
+    work = scheduler(cache=kv_cache(100, enabled=False))
     for index in range(3):
         work.add(sequence("a", 20, index=index))
     assert len(run(work).pieces) == 3
@@ -200,7 +200,7 @@ def test_rows_of_a_sequence_aborted_during_its_step_are_not_published() -> None:
     step = work.schedule(0.0)
     work.abort("a")
     work.advance(step)
-    assert (work.cache.num_cached_blocks, work.cache.num_free_blocks) == (0, 1000)
+    assert (work.cache.num_cached_tokens, work.cache.available_bytes) == (0, 1000)
     assert not work.has_work
 
 
@@ -212,7 +212,7 @@ def test_finish_gives_back_the_blocks_and_keeps_the_first_reason() -> None:
     work.finish(seq, "stop")
     work.finish(seq, "abort")
     assert (seq.finish_reason, seq.status, work.num_running) == ("stop", Status.FINISHED, 0)
-    assert work.cache.num_free_blocks == 1000
+    assert work.cache.available_bytes == 1000
 
 
 def test_a_preempted_sequence_can_be_finished() -> None:

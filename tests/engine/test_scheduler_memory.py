@@ -102,7 +102,7 @@ def test_a_sequence_that_fills_the_whole_cache_ends_with_length() -> None:
     assert step == Step((), (), (seq,))
     assert (seq.finish_reason, seq.num_tokens, seq.status) == ("length", 65, Status.FINISHED)
     assert not work.has_work
-    assert work.cache.num_free_blocks == 4
+    assert work.cache.available_bytes == 4
 
 
 def test_ten_requests_that_each_nearly_fill_the_cache_all_finish() -> None:

@@ -1,202 +1,266 @@
-"""The prefix cache: which rows of a sequence need not be computed, and where its KV lives."""
+"""The prefix cache: which rows of a sequence need not be computed, and where its KV and its states live."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Sequence as Many
 
 from milepost.cache import integrity
-from milepost.cache.block_pool import BlockPool, IntegrityError
-from milepost.cache.index import Entry, Parent, PrefixIndex
-from milepost.cache.keys import HashFunction, digest, extend_keys, pack_block, root_key
-from milepost.cache.state_slots import StateSlots
+from milepost.cache.keys import pack
+from milepost.cache.memory import IntegrityError, Memory
+from milepost.cache.misses import explain
+from milepost.cache.retention import Retention, floor_to_grid
+from milepost.cache.states import Holding, States
 from milepost.cache.stats import CacheStats
-from milepost.request import Sequence
-from milepost.specs import BLOCK_SIZE
+from milepost.cache.store import Store
+from milepost.cache.tree import Checkpoint, Node, Scope, ancestors, containing, touch
+from milepost.request import Miss, Sequence
+from milepost.specs import BLOCK_SIZE, CHUNK
 
-
-@dataclass(slots=True)
-class _Holding:
-    """What the cache remembers of a sequence that holds blocks.
-
-    `num_published`: its first full blocks that can be found, each as itself or as an equal block of another sequence.
-    `tail`: what its next block continues in the index. `relies_on_others`: whether any of them is not its own.
-    `query`: (tokens asked for, tokens found), until counted.
-    """
-
-    num_published: int
-    tail: Parent
-    relies_on_others: bool = False
-    query: tuple[int, int] | None = None
+UNBOUNDED = 1 << 62
+"""Tokens that fit a model without KV."""
 
 
 class PrefixCache:
-    """Keeps the KV blocks of all sequences and finds what they share.
+    """Keeps the KV blocks and recurrent states of all sequences and finds what they share.
 
-    Who owns the tokens of a running sequence (here 16 tokens are drawn as one cell):
+    Who owns the tokens of a running sequence (one cell is 16 tokens; grid points, where states can be, are each 4):
 
-        tokens        | shared | shared |  own   |  own   |  own.. |        |        |
-        block_table   |   7    |   3    |   12   |   5    |   9    |
-                      ^                 ^                   ^      ^
-                      0                 resumed             |      blocks end here until grow()
-                                                            num_computed
+        tokens        | shared | shared | shared | shared |  own   |  own   |  own.. |        |
+        block_table   |   7    |   3    |   12   |   5    |   9    |   2    |   4    |
+        states        0                                   ^ state_slot               ^     ^ grid_slots
+                                                          resumed                    |     blocks end here until grow()
+                                                                                     num_computed
 
-        shared   published blocks, found by admit(): read by all who hold them, written by nobody again
-        own      full and computed: publish() lets others find them; still written by nobody again
+        shared   blocks of the tree: read by all who hold them, written by nobody again
+        own      full and computed: publish() gives them to the tree, or takes the tree's for them where it has equal
+                 ones; still written by nobody again
         own..    the last block, partly computed: private, the only kind that is written
         rest     tokens without rows yet: no block, or one that grow() has just added
 
-    A sequence passes through `admit`, then any number of `grow` and `publish`, then `release`, and may do so again.
+    A sequence resumes at the deepest checkpoint at or below the longest KV match (without states: at the match). The
+    rows between are computed again, into blocks of its own. Its state is one of the tree's, pinned while the sequence
+    reads it, or its own; the states that a step writes are its own until they are published.
+
+    A sequence passes through `admit`, then any number of rounds of `grow`, `keep_states` and `publish`, then `release`,
+    and may do so again.
     """
 
     def __init__(
-        self,
-        num_blocks: int,
-        fingerprint: bytes = b"",
-        *,
-        enabled: bool = True,
-        hash_function: HashFunction = digest,
-        slots: StateSlots | None = None,
+        self, memory: Memory, *, num_seqs: int, retention: Retention | None = None, enabled: bool = True
     ) -> None:
-        """`fingerprint` names all that decides the bits of KV; in memory, with one model, nothing else can be met.
-        Not `enabled`: sequences get their blocks and share nothing. `slots`: of a model whose layers carry states."""
+        """`num_seqs` sequences may be admitted at once if the model has states: each has a window. `retention`: which
+        states are kept (None: dense). Not `enabled`: sequences get their memory and share nothing."""
         self.enabled = enabled
         self.stats = CacheStats()
-        self._fingerprint = fingerprint
-        self._slots = slots
-        self._hash = hash_function
-        self._index = PrefixIndex()
-        self._pool = BlockPool(num_blocks, self._evict)
-        self._holdings: dict[Sequence, _Holding] = {}
+        self.retention = retention or Retention()
+        self.memory = memory
+        self._store = Store(memory, self.stats)
+        self._tree = self._store.tree
+        self._states = States(self._store, self.retention, num_seqs) if memory.checkpoint_bytes else None
+        self._holdings: dict[Sequence, Holding] = {}
+
+    @property
+    def has_states(self) -> bool:
+        return self.memory.checkpoint_bytes > 0
+
+    @property
+    def unit(self) -> int:
+        """Tokens between places where a sequence can resume."""
+        return CHUNK if self.has_states else BLOCK_SIZE
 
     @property
     def num_blocks(self) -> int:
-        return self._pool.num_blocks
+        return self.memory.blocks.count
 
     @property
-    def num_free_blocks(self) -> int:
-        """Blocks that grow() could hand out; those that still hold a prefix count."""
-        return self._pool.num_free
+    def num_slots(self) -> int:
+        """Checkpoint slots, that of the empty prefix included."""
+        return self.memory.slots.count + 1
 
     @property
-    def num_cached_blocks(self) -> int:
-        """Blocks that admit() could find, in use or not."""
-        return len(self._index)
+    def num_cached_tokens(self) -> int:
+        """Tokens of known prefixes, in use or not."""
+        return self._tree.num_tokens
+
+    @property
+    def num_checkpoints(self) -> int:
+        """States that can be resumed, in use or not."""
+        return self._tree.num_checkpoints
+
+    @property
+    def available_bytes(self) -> int:
+        """What grow() could hand out: free, or kept for others and used by nobody now."""
+        return self._store.available_bytes
 
     @property
     def usage(self) -> float:
-        """Fraction of the blocks that sequences hold, from 0 to 1."""
-        return 1 - self._pool.num_free / self._pool.num_blocks
+        """Fraction of the memory that sequences hold, from 0 to 1."""
+        return 1 - self.available_bytes / self.memory.limit_bytes
+
+    @property
+    def max_num_tokens(self) -> int:
+        """Tokens of the longest sequence that the memory holds when it is alone."""
+        block_bytes, state_bytes = self.memory.block_bytes, self.memory.checkpoint_bytes
+        if not block_bytes:
+            return UNBOUNDED
+        if not state_bytes:
+            return self.num_blocks * BLOCK_SIZE
+        lengths = []
+        for num_slots, longest in ((0, CHUNK - 1), (1, 2 * CHUNK - 1), (2, UNBOUNDED)):
+            room = (self.memory.limit_bytes - num_slots * state_bytes) // block_bytes
+            lengths.append(min(room * BLOCK_SIZE, longest))
+        return max(lengths)
+
+    def scope(self, seq: Sequence) -> Scope:
+        """Sequences share only within a scope."""
+        return seq.cache_salt
 
     def reads(self, seq: Sequence) -> bool:
-        """Whether `seq` may resume from a cached prefix at all: not if it needs every row, nor while disabled; nor
-        where layers carry states, since none is kept for others yet and KV alone cannot be resumed."""
-        return self.enabled and not seq.params.needs_every_row and self._slots is None
+        """Whether `seq` may resume from a cached prefix at all: not if it needs every row, nor while disabled."""
+        return self.enabled and not seq.params.needs_every_row
+
+    def bytes_to_come(self, seq: Sequence) -> int:
+        """Bytes that `seq` lacks for all its tokens and one block more, and for the states on the way."""
+        blocks = -(-seq.num_tokens // BLOCK_SIZE) + 1 - len(seq.block_table)
+        slots = 0 if self._states is None else self._states.to_come(seq, self._holdings[seq])
+        return blocks * self.memory.block_bytes + slots * self.memory.checkpoint_bytes
+
+    def resumable(self, seq: Sequence) -> int:
+        """Tokens that `seq` would resume if it were admitted now."""
+        return self._find(seq)[2]
+
+    def promised(self, seq: Sequence, num_tokens: int) -> int:
+        """The deepest place among the first `num_tokens` tokens of the admitted `seq` from where others can resume
+        once it has computed them."""
+        holding = self._holdings[seq]
+        if holding.hold is None:
+            return 0
+        limit = num_tokens if seq.num_sound is None else min(num_tokens, seq.num_sound)
+        if self.has_states:
+            return self.retention.deepest(seq, holding.junction, limit)
+        return limit // BLOCK_SIZE * BLOCK_SIZE
 
     def admit(self, seq: Sequence) -> int:
         """Starts `seq` on the longest prefix that is cached; returns the tokens resumed.
 
-        Whole blocks, and at most `len(seq.tokens) - 1` tokens, since one row at least must be computed to choose the
-        next token; 0 for a sequence that does not read the cache.
+        At most `len(seq.tokens) - 1`, since one row at least must be computed to choose the next token; 0 for a
+        sequence that does not read the cache.
 
         Pre:  `seq` holds nothing.
-        Post: `seq.block_table` are the shared blocks, one reference taken on each, `seq.num_computed` the tokens in
-              them (on its first admission `seq.num_cached_tokens` too). Taking kept blocks lowers `num_free_blocks`.
+        Post: `seq.block_table` are the shared blocks and `seq.state_slot` the state after them; neither is given up
+              while `seq` holds it. `seq.num_computed` are the tokens resumed; on its first admission
+              `num_matched_tokens`, `num_cached_tokens` and `miss` are set too. `available_bytes` may be lower.
         Undo: release().
         """
         if seq in self._holdings or seq.block_table:
             raise IntegrityError(f"{seq.request_id} is admitted while it holds blocks")
-        if self._slots is not None:
-            self._slots.admit(seq)
-        reads = self.reads(seq)
-        entries = self._match(seq) if reads else []
-        for entry in entries:
-            self._pool.share(entry.block)
-            seq.block_table.append(entry.block)
-        resumed = len(entries) * BLOCK_SIZE
-        seq.num_computed = resumed
-        if not seq.num_preemptions:
-            seq.num_cached_tokens = resumed
-        tail = entries[-1].serial if entries else self._scope(seq)
-        query = (seq.num_tokens, resumed) if reads else None
-        self._holdings[seq] = _Holding(len(entries), tail, query=query)
-        return resumed
+        if self._states is not None:
+            self._states.admit(seq)
+        holding = self._start(seq) if self.enabled else Holding(None)
+        if not self.enabled and not seq.num_preemptions:
+            seq.miss = Miss("reading disabled", 0)
+        self._holdings[seq] = holding
+        return seq.num_computed
 
     def grow(self, seq: Sequence, num_tokens: int) -> bool:
-        """Gives `seq` blocks for tokens [0, num_tokens). False, and nothing changed, if too few are free.
+        """Gives `seq` blocks for tokens [0, num_tokens) and a slot for the last grid point that they reach. False, and
+        nothing changed, if the memory lacks.
 
         Pre:  `seq` is admitted.
         Post: on True `seq.block_table` reaches `num_tokens`; the new blocks belong to `seq` alone, contents undefined.
-              Kept blocks may have been taken for it: their prefixes are no longer found. `seq.grid_slots` says where
-              rows [num_computed, num_tokens) write their states.
+              Others' prefixes and states may have been given up for it. `seq.grid_slots` says where rows
+              [num_computed, num_tokens) write their states; the last of them is named, and what keep_states() named.
         """
-        missing = -(-num_tokens // BLOCK_SIZE) - len(seq.block_table)
-        blocks = self._pool.allocate(missing) if missing > 0 else []
+        missing = max(0, -(-num_tokens // BLOCK_SIZE) - len(seq.block_table))
+        has_kv = self.memory.block_bytes > 0
+        if self._states is None:
+            taken = self._store.take(missing, 0) if missing else ([], [])
+            blocks = None if taken is None else taken[0]
+        else:
+            blocks = self._states.plan_last(seq, self._holdings[seq], num_tokens, missing if has_kv else 0)
         if blocks is None:
             return False
-        seq.block_table += blocks
-        if self._slots is not None:
-            self._slots.grow(seq, num_tokens)
+        seq.block_table += blocks if has_kv else [0] * missing
         return True
 
-    def publish(self, seq: Sequence) -> None:
-        """Lets others find the full blocks of `seq` whose rows are computed, those below `seq.num_computed`.
+    def keep_states(self, seq: Sequence) -> None:
+        """Names slots for the other grid points of the next step whose states are to be kept, where memory can be had
+        for them without giving up what is worth more.
 
-        Where an equal block is published already, that one stays and this one remains private.
+        Pre: `seq` has grown, and so has everybody else who runs in this step: they must not lack what this takes.
+        """
+        if self._states is not None:
+            self._states.plan_kept(seq, self._holdings[seq])
+
+    def publish(self, seq: Sequence) -> None:
+        """Lets others find the full blocks of `seq` whose rows are computed, those below `seq.num_computed`, and the
+        states that these rows wrote. From row `seq.num_sound` on nothing is published.
+
+        Where the tree has equal blocks or states already, those stay, and `seq` goes on with them.
 
         Pre:  `seq` is admitted, and rows [0, seq.num_computed) have run: a block found before its rows are in memory
               would hand out whatever was there.
-        Post: the blocks are findable, also after release(), until they are needed for something else.
+        Post: they are findable, also after release(), until they are needed for something else. `seq.state_slot` is
+              the state at the last grid point.
         """
         holding = self._holdings[seq]
-        if self._slots is not None:
-            self._slots.advance(seq)
         if holding.query is not None:
             self.stats.count(*holding.query, preempted=seq.num_preemptions > 0)
+            self._count_start(seq, holding)
             holding.query = None
-        num_full = seq.num_computed // BLOCK_SIZE
-        if not self.enabled or self._slots is not None or num_full == holding.num_published:
-            return
-        self._extend_keys(seq, num_full)
-        while holding.num_published < num_full and self._publish_next(seq, holding):
-            pass
+        if holding.hold is not None:
+            sound = seq.num_computed if seq.num_sound is None else min(seq.num_computed, seq.num_sound)
+            end = sound // BLOCK_SIZE * BLOCK_SIZE
+            if end > holding.hold.depth:
+                pack(seq.packed, seq.tokens)
+                self._store.publish(holding.hold, seq.packed, end, seq.block_table)
+        if self._states is not None:
+            self._states.publish(seq, holding)
 
     def release(self, seq: Sequence) -> None:
-        """Takes back all blocks of `seq`: at its end, abort or preemption.
+        """Takes back all that `seq` holds: at its end, abort or preemption.
 
-        Published blocks stay findable; of those the sequence's last is used again first, so that heads, which others
-        may share, live longest.
+        What is published stays findable, and the state at its last grid point becomes so, whatever the retention.
 
         Pre:  `seq` is admitted; IntegrityError otherwise.
-        Post: `seq` holds nothing: its block table is empty, `num_computed` is 0. Its keys stay, for the next admit().
+        Post: `seq` holds nothing: its block table is empty, `num_computed` is 0.
         """
         holding = self._holdings.pop(seq, None)
         if holding is None:
             raise IntegrityError(f"{seq.request_id} is released and holds nothing")
-        twins = self._publish_again(seq, holding) if holding.relies_on_others else {}
-        for place in reversed(range(len(seq.block_table))):
-            self._pool.release(seq.block_table[place])
-            if place in twins:
-                self._pool.refresh(twins[place])
-        if self._slots is not None:
-            self._slots.release(seq)
+        if self._states is not None:
+            self._states.release(seq, holding)
+        own = 0 if holding.hold is None else holding.hold.depth // BLOCK_SIZE
+        if self.memory.block_bytes:
+            self.memory.free(seq.block_table[own:], [])
+        if holding.hold is not None:
+            self._store.let_go(holding.hold)
         seq.block_table.clear()
         seq.num_computed = 0
 
     def piece_end(self, seq: Sequence, start: int, limit: int) -> int:
         """Where a piece of rows of `seq` that begins at `start` and may reach `limit` has to end, in (start, limit].
 
-        KV can be cut anywhere, so this is `limit`. The scheduler asks for every piece, and knows no other reason.
+        KV can be cut anywhere and states are written at every grid point inside a piece, so this is `limit`. The
+        scheduler asks for every piece, and knows no other reason.
         """
         return limit
 
+    def pin(self, tokens: Many[int], scope: Scope = "") -> int:
+        """Eviction spares what is known of these tokens, and the deepest state there, as long as there is anything else
+        to give up; a sequence that could not run otherwise gets it. Returns the tokens pinned, whole blocks."""
+        return self._spare(tokens, scope, 1)
+
+    def unpin(self, tokens: Many[int], scope: Scope = "") -> int:
+        """Undoes one pin() of the same tokens; returns the tokens that it still found."""
+        return self._spare(tokens, scope, -1)
+
     def reset(self) -> bool:
-        """Forgets every prefix; False, and nothing changed, while a sequence holds blocks (vLLM's name)."""
+        """Forgets every prefix, pinned ones too; False, and nothing changed, while a sequence holds memory."""
         if self._holdings:
             return False
-        for entry in self._index:
-            self._pool.forget(entry.block)
-        self._index.clear()
+        self._store.clear()
         return True
 
     def check(self, sequences: Iterable[Sequence]) -> None:
@@ -204,69 +268,60 @@ class PrefixCache:
         sequences = list(sequences)
         if set(sequences) != set(self._holdings):
             raise IntegrityError("the sequences that hold blocks are not those expected")
-        integrity.check(self._pool, self._index, sequences)
-        if self._slots is not None:
-            self._slots.check(sequences)
+        integrity.check(self._store, self._holdings, self._states)
 
-    def _scope(self, seq: Sequence) -> str:
-        """Sequences share only within a scope. It is part of the root key, and compared on every hit of a block 0."""
-        return seq.cache_salt
+    def _find(self, seq: Sequence) -> tuple[Node | None, int, int, Checkpoint | None]:
+        """Where the longest known prefix of `seq` ends, its length, how much of it can be resumed, and the state to
+        resume from; nothing for a sequence that does not read."""
+        if not self.reads(seq):
+            return None, 0, 0, None
+        pack(seq.packed, seq.tokens)
+        node, matched = self._tree.match(self.scope(seq), seq.packed, seq.num_tokens - 1)
+        if not self.has_states:
+            return node, matched, matched, None
+        checkpoint = self._tree.deepest(node, matched)
+        return node, matched, checkpoint.depth if checkpoint else 0, checkpoint
 
-    def _extend_keys(self, seq: Sequence, num_blocks: int) -> None:
-        if len(seq.block_keys) < num_blocks:
-            root = root_key(self._fingerprint, self._scope(seq), self._hash)
-            extend_keys(seq.block_keys, seq.tokens, num_blocks, root, self._hash)
+    def _start(self, seq: Sequence) -> Holding:
+        """Holds what `seq` resumes."""
+        node, matched, resumed, checkpoint = self._find(seq)
+        if not seq.num_preemptions:
+            seq.num_matched_tokens, seq.num_cached_tokens = matched, resumed
+            seq.miss = self._explain(seq, node, matched, resumed)
+        if node is not None:
+            touch(node, self._store.now)
+        end = containing(node or self._tree.root(self.scope(seq)), resumed)
+        holding = Holding(self._tree.hold(end, resumed))
+        if floor_to_grid(matched) > resumed and self.has_states:
+            holding.junction = floor_to_grid(matched)
+        if self._states is not None and checkpoint is not None:
+            self._states.resume(seq, holding, checkpoint)
+        if self.memory.block_bytes:
+            path = [*reversed(list(ancestors(end))), end]
+            seq.block_table = [block for part in path for block in part.blocks][: resumed // BLOCK_SIZE]
+        else:
+            seq.block_table = [0] * (resumed // BLOCK_SIZE)
+        seq.num_computed = resumed
+        if self.reads(seq):
+            holding.query = (seq.num_tokens, matched, resumed)
+        return holding
 
-    def _match(self, seq: Sequence) -> list[Entry]:
-        """The entries of the longest cached prefix, which leaves at least one token to compute."""
-        limit = (seq.num_tokens - 1) // BLOCK_SIZE
-        self._extend_keys(seq, limit)
-        entries: list[Entry] = []
-        parent: Parent = self._scope(seq)
-        for block in range(limit):
-            entry = self._index.at_key(seq.block_keys[block])
-            if entry is None or not entry.fits(parent, pack_block(seq.tokens, block)):
-                break
-            entries.append(entry)
-            parent = entry.serial
-        return entries
+    def _explain(self, seq: Sequence, node: Node | None, matched: int, resumed: int) -> Miss | None:
+        if not self.reads(seq):
+            return Miss("reading disabled", 0)
+        forgotten = self._store.forgotten
+        return explain(self.scope(seq), seq.packed, node, matched, resumed, self.has_states, forgotten)
 
-    def _publish_next(self, seq: Sequence, holding: _Holding) -> bool:
-        """Makes the next full block of `seq` findable; False if its key is taken by a stranger that is in use."""
-        place = holding.num_published
-        block, key, tokens = seq.block_table[place], seq.block_keys[place], pack_block(seq.tokens, place)
-        entry = self._index.at_key(key)
-        if entry is None or not (entry.block == block or entry.fits(holding.tail, tokens)):
-            if entry is not None and self._pool.num_references(entry.block):
-                return False
-            if entry is not None:
-                self._forget(entry)
-            entry = self._index.insert(key, holding.tail, tokens, block)
-            self._pool.make_findable(block)
-        elif entry.block != block:
-            holding.relies_on_others = True
-        entry.parent = holding.tail  # its own entry may date from before the one in front of it was replaced
-        holding.tail = entry.serial
-        holding.num_published += 1
-        return True
+    def _count_start(self, seq: Sequence, holding: Holding) -> None:
+        """What a sequence resumed from, and why not more."""
+        if holding.query is None or seq.num_preemptions:
+            return
+        if seq.miss is not None:
+            self.stats.misses[seq.miss.reason] += 1
+        if seq.num_cached_tokens:
+            self.stats.resumed_from[holding.resumed_from] += 1
 
-    def _publish_again(self, seq: Sequence, holding: _Holding) -> dict[int, int]:
-        """Publishes the chain from block 0 anew: a block of another sequence that it relied on may have been reused
-        since, which would leave what follows out of reach. Returns {place in `seq`: the other's block}."""
-        num_full = min(seq.num_computed // BLOCK_SIZE, len(seq.block_keys))
-        holding.num_published, holding.tail = 0, self._scope(seq)
-        twins = {}
-        while holding.num_published < num_full and self._publish_next(seq, holding):
-            place = holding.num_published - 1
-            entry = self._index.at_key(seq.block_keys[place])
-            if entry is not None and entry.block != seq.block_table[place]:
-                twins[place] = entry.block
-        return twins
-
-    def _forget(self, entry: Entry) -> None:
-        self._index.remove(entry.block)
-        self._pool.forget(entry.block)
-
-    def _evict(self, block: int) -> None:
-        self._index.remove(block)
-        self.stats.evicted_blocks += 1
+    def _spare(self, tokens: Many[int], scope: Scope, by: int) -> int:
+        packed = bytearray()
+        pack(packed, tokens)
+        return self._store.spare(scope, packed, by)

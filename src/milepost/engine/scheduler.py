@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from milepost.cache.block_pool import IntegrityError
 from milepost.cache.prefix_cache import PrefixCache
+from milepost.engine.followers import Followers
 from milepost.engine.line import Line, Rank
 from milepost.errors import ConfigError, RequestError
 from milepost.request import Sequence, Status
-from milepost.specs import BLOCK_SIZE
 
 POLICIES = ("fcfs", "priority")
 
@@ -29,7 +28,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What to run, who lost its blocks to others, and who has ended ("length") because the whole cache is too small."""
+    """What to run, who lost its memory to others, and who has ended ("length") because the whole cache is too small."""
 
     pieces: tuple[Piece, ...]
     preempted: tuple[Sequence, ...] = ()
@@ -52,11 +51,12 @@ class Scheduler:
     **Memory.** A sequence is let in when all its tokens fit beside what those running need for theirs, with one block
     for each to grow, so that it does not have to go again at once. The first in line that does not fit holds up those
     behind it, who would otherwise starve it. When a running sequence cannot grow, the least important one is preempted
-    (perhaps itself): it gives back its blocks and computes again later, from whatever is then still cached. The most
+    (perhaps itself): it gives back its memory and computes again later, from whatever is then still cached. The most
     important one is never preempted, so every sequence gets there in the end; a sequence that no longer fits the whole
-    cache ends with "length".
+    cache ends with "length". States that are merely worth keeping get memory last, when the step has all it needs.
 
-    **Samples.** While one sample reads the prompt, the other samples of its request wait for it, to share its blocks.
+    **Shared prefixes.** While a running sequence computes what a waiting one shares with it, that one waits, to resume
+    from there; those behind it may go ahead. Samples of one request are the plainest case (see `followers.py`).
 
     The caller runs the step, appends a token to each sequence that samples, and calls `advance`.
     """
@@ -74,6 +74,7 @@ class Scheduler:
         self._by_priority = policy == "priority"
         self._waiting = Line(self._rank)
         self._running = Line(self._rank)
+        self._followers = Followers(cache)
         self._requests: dict[str, list[Sequence]] = {}
         self._ranks: dict[Sequence, Rank] = {}
         self._turns: dict[Sequence, int] = {}
@@ -99,8 +100,8 @@ class Scheduler:
 
     @property
     def max_num_tokens(self) -> int:
-        """Tokens whose KV the whole cache holds."""
-        return self.cache.num_blocks * BLOCK_SIZE
+        """Tokens of the longest sequence that the whole cache holds."""
+        return self.cache.max_num_tokens
 
     def add(self, seq: Sequence) -> None:
         """Puts `seq` in line; RequestError if its prompt and one token do not fit the whole cache, or it has none."""
@@ -130,7 +131,7 @@ class Scheduler:
         return ended
 
     def finish(self, seq: Sequence, reason: str) -> None:
-        """Ends `seq` and takes back its blocks. A sequence that has ended already keeps its first reason.
+        """Ends `seq` and takes back its memory. A sequence that has ended already keeps its first reason.
 
         After a step, `advance` comes first: it publishes the rows that this step computed.
         """
@@ -140,6 +141,7 @@ class Scheduler:
             self._leave(seq)
         else:
             self._waiting.remove(seq)
+            self._followers.waits_no_more(seq)
         seq.status = Status.FINISHED
         seq.finish_reason = reason
         del self._ranks[seq]
@@ -165,10 +167,12 @@ class Scheduler:
             self._hand_out_rest(pieces, left)
             if before == (len(preempted), self._blocked):
                 break
+        for piece in pieces:
+            self.cache.keep_states(piece.seq)
         return Step(tuple(pieces), tuple(preempted), tuple(finished))
 
     def advance(self, step: Step) -> None:
-        """`step` has run: its rows are computed, and full blocks of them become findable."""
+        """`step` has run: its rows are computed, and full blocks of them and their states become findable."""
         for piece in step.pieces:
             if piece.seq.status is Status.RUNNING:  # and not aborted in the meantime
                 piece.seq.num_computed = piece.end
@@ -213,7 +217,7 @@ class Scheduler:
         return max(1, self._budget // 4) if self._budget > 1 else self._num_steps % 2
 
     def _grow(self, rows: dict[Sequence, int], preempted: list[Sequence]) -> list[Piece]:
-        """Pieces of the running sequences, their blocks allotted; appends to `preempted` who had to go for that."""
+        """Pieces of the running sequences, their memory allotted; appends to `preempted` who had to go for that."""
         pieces = []
         for seq in tuple(self._running):
             if seq not in rows or seq.status is not Status.RUNNING:
@@ -231,11 +235,11 @@ class Scheduler:
         """Appends first pieces of waiting sequences, as far as seats, memory and `left` rows go; returns the rest."""
         if not left or self._candidate() is None:
             return left
-        unpromised = self.cache.num_free_blocks - sum(map(_blocks_to_come, self._running))
+        unpromised = self.cache.available_bytes - sum(map(self.cache.bytes_to_come, self._running))
         while left and (seq := self._candidate()):
-            num_free = self.cache.num_free_blocks
+            available = self.cache.available_bytes
             start = self.cache.admit(seq)
-            takes = num_free - self.cache.num_free_blocks + _blocks_to_come(seq)
+            takes = available - self.cache.available_bytes + self.cache.bytes_to_come(seq)
             if self._running and takes > unpromised:
                 self.cache.release(seq)
                 self._blocked = seq
@@ -244,8 +248,9 @@ class Scheduler:
             self._enter(seq, now)
             alone = self._candidate() is None
             end = self.cache.piece_end(seq, start, start + min(seq.num_tokens - start, _part_of(left, alone)))
-            if not self.cache.grow(seq, end):
-                raise IntegrityError(f"{seq.request_id} was let in and its first rows do not fit")
+            if not self.cache.grow(seq, end):  # memory refused what the books allow: another step may have it
+                self._put_back(seq)
+                break
             pieces.append(Piece(seq, start, end))
             left -= end - start
         return left
@@ -267,19 +272,13 @@ class Scheduler:
         for seq in self._waiting:
             if seq is self._blocked:
                 return None
-            if not self._sibling_reads_prompt(seq):
+            if not self._followers.waits(seq, self._running):
                 return seq
         return None
 
-    def _sibling_reads_prompt(self, seq: Sequence) -> bool:
-        siblings = self._requests[seq.request_id]
-        if len(siblings) == 1 or not self.cache.reads(seq):
-            return False
-        shared = (seq.num_prompt_tokens - 1) // BLOCK_SIZE * BLOCK_SIZE
-        return any(s.status is Status.RUNNING and s.num_computed < shared for s in siblings)
-
     def _enter(self, seq: Sequence, now: float) -> None:
         self._waiting.remove(seq)
+        self._followers.waits_no_more(seq)
         self._running.add(seq)
         seq.status = Status.RUNNING
         if seq.first_scheduled_time is None:
@@ -287,22 +286,21 @@ class Scheduler:
 
     def _leave(self, seq: Sequence) -> None:
         self._running.remove(seq)
+        self._followers.leads_no_more(seq)
         self.cache.release(seq)
         self._blocked = None
 
-    def _preempt(self, seq: Sequence) -> Sequence:
+    def _put_back(self, seq: Sequence) -> None:
         self._leave(seq)
         seq.status = Status.WAITING
-        seq.num_preemptions += 1
         self._waiting.add(seq)
+
+    def _preempt(self, seq: Sequence) -> Sequence:
+        self._put_back(seq)
+        seq.num_preemptions += 1
         return seq
 
 
 def _part_of(left: int, alone: bool) -> int:
     """Rows that a sequence may take of those left (1 or more): all, or three quarters while others stand behind it."""
     return left if alone else max(1, left * 3 // 4)
-
-
-def _blocks_to_come(seq: Sequence) -> int:
-    """Blocks that `seq` lacks for all its tokens and one block more."""
-    return -(-seq.num_tokens // BLOCK_SIZE) + 1 - len(seq.block_table)

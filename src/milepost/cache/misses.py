@@ -1,0 +1,67 @@
+"""Why a sequence did not find more."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+from milepost.cache.keys import BLOCK_BYTES, TOKEN_BYTES, common_tokens
+from milepost.cache.retention import floor_to_grid
+from milepost.cache.tree import Node, Packed, Scope
+from milepost.request import Miss
+from milepost.specs import BLOCK_SIZE, CHUNK
+
+MAX_REMEMBERED = 4096
+MAX_CHILDREN = 64
+"""Continuations compared to say where a text parted; where there are more, the answer may be a few tokens low."""
+
+
+class Forgotten:
+    """Remembers where known prefixes were cut off: scope, place and the first block that went. Bounded, and for
+    explanations only: a block that stood at the same place in another text can be taken for it."""
+
+    def __init__(self) -> None:
+        self._marks: OrderedDict[int, None] = OrderedDict()
+
+    def add(self, scope: Scope, depth: int, block: bytes) -> None:
+        self._marks[hash((scope, depth, block))] = None
+        if len(self._marks) > MAX_REMEMBERED:
+            self._marks.popitem(last=False)
+
+    def has(self, scope: Scope, depth: int, block: bytes) -> bool:
+        return hash((scope, depth, block)) in self._marks
+
+    def clear(self) -> None:
+        self._marks.clear()
+
+
+def explain(
+    scope: Scope, packed: Packed, node: Node | None, matched: int, resumed: int, states: bool, forgotten: Forgotten
+) -> Miss | None:
+    """Of packed tokens whose first `matched`, up to a place in `node`, were found, and `resumed` resumed; `states`:
+    only grid points can be resumed."""
+    reach = len(packed) // TOKEN_BYTES - 1
+    if reach < (CHUNK if states else BLOCK_SIZE):
+        return Miss("too short", 0)
+    if states and resumed < floor_to_grid(matched):
+        return Miss("state thinned", resumed)
+    if matched == reach // BLOCK_SIZE * BLOCK_SIZE:
+        return None
+    start = matched * TOKEN_BYTES
+    if forgotten.has(scope, matched, bytes(packed[start : start + BLOCK_BYTES])):
+        return Miss("evicted", matched)
+    other = None if node is None else _other_text(node, matched, packed)
+    if other is None:
+        return None if matched else Miss("no prefix", 0)
+    return Miss("diverged", other) if other else Miss("no prefix", 0)
+
+
+def _other_text(node: Node, depth: int, packed: Packed) -> int | None:
+    """Where the packed tokens part from what is known to follow `depth` in `node`; None if nothing is."""
+    rest = packed[depth * TOKEN_BYTES : depth * TOKEN_BYTES + BLOCK_BYTES]
+    if depth < node.end:
+        start = (depth - node.start) * TOKEN_BYTES
+        return depth + common_tokens(node.tokens[start : start + BLOCK_BYTES], rest)
+    if not node.children:
+        return None
+    known = [key for key, _ in zip(node.children, range(MAX_CHILDREN), strict=False)]
+    return depth + max(common_tokens(key, rest) for key in known)

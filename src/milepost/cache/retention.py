@@ -1,0 +1,70 @@
+"""Which recurrent states are kept when they are made. What must go later, for want of memory: `eviction.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from milepost.errors import ConfigError
+from milepost.request import Sequence
+from milepost.specs import CHUNK
+
+Kind = Literal["grid", "junction", "breakpoint", "end"]
+"""Why a checkpoint is kept. `grid`: the interval reached it, nothing more. Where two reasons hold, the last one counts.
+
+junction    where a sequence left a known prefix for the first time: the next to leave there resumes from it
+breakpoint  where the client or the chat template says that prompts part
+end         of a prompt (the same prompt, and what goes on from it, come back) or of an answer (the next turn)
+"""
+
+SPECIAL: tuple[Kind, ...] = ("junction", "breakpoint", "end")
+
+
+def floor_to_grid(num_tokens: int) -> int:
+    return num_tokens // CHUNK * CHUNK
+
+
+@dataclass(frozen=True)
+class Retention:
+    """`interval` None (dense): every grid point; N: each N tokens; 0: none but the special ones, which are kept anyway.
+
+    Special points of a sequence, all floored to the grid: its prompt's end, and the last place from which the same
+    prompt can be resumed (one row must be computed, so that is a grid point lower where the prompt ends on the grid);
+    its breakpoints; its junction, where the KV that it matched ended, if it had to resume lower. The end of the answer
+    is known only when it is there: the cache keeps that one when it takes the sequence's memory back.
+    """
+
+    interval: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.interval is not None and (self.interval < 0 or self.interval % CHUNK):
+            nearest = max(CHUNK, round(self.interval / CHUNK) * CHUNK)
+            raise ConfigError(
+                f"the retention interval must be a multiple of {CHUNK}, got {self.interval}", f"use {nearest}"
+            )
+
+    def kind(self, seq: Sequence, junction: int, depth: int) -> Kind | None:
+        """Why the state of `seq` after `depth` tokens, a grid point, is kept; None: it is not."""
+        if depth in _prompt_ends(seq):
+            return "end"
+        if any(floor_to_grid(place) == depth for place in seq.breakpoints):
+            return "breakpoint"
+        if depth == junction:
+            return "junction"
+        regular = self.interval is None or (self.interval > 0 and depth % self.interval == 0)
+        return "grid" if regular else None
+
+    def deepest(self, seq: Sequence, junction: int, limit: int) -> int:
+        """The deepest grid point at or below `limit` tokens whose state `seq` keeps; 0 if there is none."""
+        points = [0, junction, *_prompt_ends(seq), *map(floor_to_grid, seq.breakpoints), *self._regular(limit)]
+        return max(point for point in points if point <= limit)
+
+    def _regular(self, limit: int) -> Iterator[int]:
+        if self.interval != 0:
+            interval = self.interval or CHUNK
+            yield limit // interval * interval
+
+
+def _prompt_ends(seq: Sequence) -> tuple[int, int]:
+    return floor_to_grid(seq.num_prompt_tokens), floor_to_grid(seq.num_prompt_tokens - 1)

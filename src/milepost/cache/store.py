@@ -1,0 +1,163 @@
+"""What is kept for others, in the memory that it shares with those who run."""
+
+from __future__ import annotations
+
+from math import inf
+
+from milepost.cache.eviction import SPARED_BONUS, SPECIAL_BONUS, STRANDED_BONUS, EvictionPolicy, LeastValue, Stake
+from milepost.cache.keys import BLOCK_BYTES, TOKEN_BYTES
+from milepost.cache.memory import IntegrityError, Memory
+from milepost.cache.misses import Forgotten
+from milepost.cache.retention import SPECIAL, Kind
+from milepost.cache.stats import CacheStats
+from milepost.cache.tree import Checkpoint, Hold, Node, Packed, Scope, Tree, ancestors
+from milepost.specs import BLOCK_SIZE, CHUNK
+
+Thing = Node | Checkpoint
+"""What eviction gives up: the tail of a node that nothing continues, or a checkpoint."""
+
+
+class Store:
+    """The tree of known prefixes, the memory, and the rule by which the one makes room in the other."""
+
+    def __init__(self, memory: Memory, stats: CacheStats) -> None:
+        self.memory, self.stats = memory, stats
+        self.policy: EvictionPolicy[Thing] = LeastValue(self.stake)
+        self.tree = Tree(self.policy)
+        self.forgotten = Forgotten()
+        self.now = 0.0
+        """Newly stored bytes, in budgets: the clock of last uses."""
+
+    @property
+    def idle_bytes(self) -> int:
+        """Of what is kept for others, what nobody uses now: it can be had."""
+        blocks = (self.tree.num_tokens - self.tree.num_held) // BLOCK_SIZE
+        slots = self.tree.num_checkpoints - self.tree.num_pinned
+        return blocks * self.memory.block_bytes + slots * self.memory.checkpoint_bytes
+
+    @property
+    def available_bytes(self) -> int:
+        return self.memory.free_bytes + self.idle_bytes
+
+    def take(self, num_blocks: int, num_slots: int, below: float = inf) -> tuple[list[int], list[int]] | None:
+        """So many blocks and slots, at the cost of things worth less than `below`; None if those do not do."""
+        memory = self.memory
+        wanted = num_blocks * memory.block_bytes + num_slots * memory.checkpoint_bytes
+        if wanted > self.available_bytes:
+            return None
+        while memory.free_bytes < wanted:
+            thing = self.policy.next(below)
+            if thing is None:
+                if below == inf:
+                    raise IntegrityError(f"{wanted} bytes can be had by the books, and nothing is left to give up")
+                return None
+            self._give_up(thing, wanted - memory.free_bytes)
+        return memory.take(num_blocks, num_slots)
+
+    def publish(self, hold: Hold, packed: Packed, end: int, table: list[int]) -> None:
+        """See `Tree.publish`; the sequence's blocks that are not needed any more are free."""
+        before = self.tree.num_tokens
+        has_kv = self.memory.block_bytes > 0
+        replaced = self.tree.publish(hold, packed, end, table if has_kv else [], self.now)
+        self.memory.free(replaced, [])
+        self._pass(self.memory.block_bytes * (self.tree.num_tokens - before) // BLOCK_SIZE)
+
+    def add_checkpoint(self, hold: Hold, depth: int, slot: int, kind: Kind) -> Checkpoint:
+        if not self.memory.block_bytes:
+            self._pass(self.memory.checkpoint_bytes)
+        self.stats.checkpoints_made += 1
+        return self.tree.add_checkpoint(hold.node, depth, slot, kind, self.now)
+
+    def let_go(self, hold: Hold) -> None:
+        self.tree.let_go(hold, self.now)
+        self.prune(hold.node)
+
+    def stake(self, thing: Thing) -> Stake | None:
+        """What `thing` is worth; None: it cannot go, or it is gone."""
+        if isinstance(thing, Checkpoint):
+            if thing.node is None or thing.pins:
+                return None
+            bonus = self.bonus(thing.kind) + (SPARED_BONUS if thing.spared else 0.0)
+            return Stake(self.tree.gap(thing), self.memory.checkpoint_bytes, thing.last_use, bonus)
+        if not self.memory.block_bytes or thing.children or thing.held == thing.length:
+            return None
+        bonus = SPARED_BONUS if thing.spared else SPECIAL_BONUS if thing.end <= CHUNK else 0.0
+        bonus += STRANDED_BONUS if self._stranded(thing) else 0.0
+        return Stake(BLOCK_SIZE, self.memory.block_bytes, thing.last_use, bonus)
+
+    def bonus(self, kind: Kind) -> float:
+        return SPECIAL_BONUS if kind in SPECIAL else 0.0
+
+    def prune(self, node: Node) -> None:
+        """Without KV a prefix is known only as far as somebody holds it or a checkpoint is left."""
+        while not self.memory.block_bytes and node.parent is not None and not node.children:
+            end = max(node.start + node.held, node.deepest_checkpoint)
+            if end == node.end:
+                return
+            self._trim(node, end)
+            if node.length:
+                return
+            node = node.parent
+
+    def spare(self, scope: Scope, packed: Packed, by: int) -> int:
+        """Known tokens of a prefix are spared by eviction (`by` 1) or no longer (-1); returns how many."""
+        node, depth = self.tree.match(scope, packed, len(packed) // TOKEN_BYTES)
+        if node is None or not depth:
+            return 0
+        if by > 0 and depth < node.end:
+            node = self.tree.split(node, depth)
+        path = [node, *ancestors(node)]
+        for part in path:
+            part.spared = max(0, part.spared + by)
+            self.policy.offer(part)
+        points = (c for part in path for c in reversed(part.checkpoints) if c.depth <= depth and c.spared - by >= 0)
+        checkpoint = next(points, None)
+        if checkpoint is not None:
+            checkpoint.spared += by
+            self.policy.offer(checkpoint)
+        return depth
+
+    def clear(self) -> None:
+        """Forgets everything; nobody may hold anything."""
+        for node in self.tree:
+            self.memory.free(node.blocks, [checkpoint.slot for checkpoint in node.checkpoints])
+        self.tree.clear()
+        self.policy.clear()
+        self.forgotten.clear()
+
+    def _pass(self, num_bytes: int) -> None:
+        self.now += num_bytes / self.memory.limit_bytes
+
+    def _stranded(self, node: Node) -> bool:
+        """Whether the tail of `node` is a chunk or more from where anybody could resume."""
+        if not self.memory.checkpoint_bytes:
+            return False
+        before = self.tree.deepest(node, node.end)
+        return node.end - (before.depth if before else 0) >= CHUNK
+
+    def _give_up(self, thing: Thing, num_bytes: int) -> None:
+        """Frees `thing`, or as much of its tail as makes `num_bytes` and is worth no more than its end."""
+        if isinstance(thing, Checkpoint):
+            node = thing.node
+            assert node is not None
+            self.tree.drop(thing)
+            self.memory.free([], [thing.slot])
+            self.stats.checkpoints_thinned += 1
+            self.prune(node)
+            return
+        num_blocks = -(-num_bytes // self.memory.block_bytes)
+        stops = [thing.start + thing.held, thing.end - num_blocks * BLOCK_SIZE]
+        if thing.end > CHUNK:
+            stops.append(CHUNK)
+        if self._stranded(thing):
+            stops.append(thing.deepest_checkpoint)
+        self._trim(thing, max(stops))
+        self.policy.offer(thing)
+
+    def _trim(self, node: Node, end: int) -> None:
+        start = (end - node.start) * TOKEN_BYTES
+        self.forgotten.add(node.scope, end, bytes(node.tokens[start : start + BLOCK_BYTES]))
+        blocks, gone = self.tree.trim(node, end)
+        self.memory.free(blocks, [checkpoint.slot for checkpoint in gone])
+        self.stats.evicted_blocks += len(blocks)
+        self.stats.checkpoints_evicted += len(gone)
