@@ -19,7 +19,10 @@ class EngineConfig:
     max_model_len           prompt and answer together, tokens; None: what the model was trained for and memory holds
     max_num_seqs            samples that run at once
     max_num_batched_tokens  rows of one step: more reads long prompts faster, fewer keeps decodes smooth
-    kv_cache_memory_bytes   memory for keys and values; None: derived from what the machine or its cgroup has free
+    kv_cache_memory_bytes   memory for keys, values and recurrent states, shared by running samples and the prefix cache;
+                            None: derived from what the machine or its cgroup has free
+    prefix_cache_retention_interval  tokens between the recurrent states that are kept, a multiple of 64; 0: only those
+                            at prompts' and answers' ends and where prompts part; None: every 64 tokens
     chat_template           jinja file that replaces the model's own
     generation_config       "auto": the model's generation_config.json gives sampling defaults; "vllm": it does not
     num_threads             None: the cores that the machine or its cgroup gives
@@ -32,6 +35,7 @@ class EngineConfig:
     max_num_batched_tokens: int = 2048
     enable_prefix_caching: bool = True
     kv_cache_memory_bytes: int | None = None
+    prefix_cache_retention_interval: int | None = None
     seed: int = 0
     scheduling_policy: str = "fcfs"
     served_model_name: str | None = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from milepost.cache.keys import BLOCK_BYTES, TOKEN_BYTES, pack
 from milepost.cache.memory import Ids, IntegrityError, Memory
@@ -142,18 +142,12 @@ def _check_owners(store: Store, holdings: Holdings, states: States | None) -> No
 
 
 def _check_ids(ids: Ids, owned: Counter[int]) -> None:
+    used, free = ids.used(), [*ids.warm, *ids.cold]
     _require(all(count == 1 for count in owned.values()), f"a {ids.name} has two owners: {owned.most_common(1)}")
-    _require(all(ids.in_use(number) for number in owned), f"a {ids.name} with an owner is not in use")
-    free = _once(ids, [*ids.warm, *ids.cold])
-    _require(not any(ids.in_use(number) for number in free), f"a {ids.name} is free and in use")
-    _require(len(owned) == ids.num_used, f"{ids.num_used} {ids.name}s are in use, and {len(owned)} have an owner")
-    _require(len(free) + len(owned) == ids.count, f"a {ids.name} is lost")
-
-
-def _once(ids: Ids, free: Iterable[int]) -> set[int]:
-    counted = Counter(free)
-    _require(all(count == 1 for count in counted.values()), f"a {ids.name} is free twice")
-    return set(counted)
+    _require(used == set(owned), f"{ids.name}s in use and with an owner differ in {sorted(used ^ set(owned))}")
+    _require(len(used) == ids.num_used, f"{ids.num_used} {ids.name}s are said to be in use, and {len(used)} are")
+    _require(len(free) == len(set(free)) and used.isdisjoint(free), f"a {ids.name} is free twice, or in use too")
+    _require(len(free) + len(used) == ids.count, f"a {ids.name} is lost")
 
 
 def _check_limits(memory: Memory) -> None:

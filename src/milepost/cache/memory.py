@@ -41,7 +41,7 @@ class Memory:
         self.limit_bytes, self.block_bytes, self.checkpoint_bytes = limit_bytes, block_bytes, checkpoint_bytes
         self.blocks = Ids("block", 0, limit_bytes // block_bytes if block_bytes else 0)
         self.slots = Ids("slot", 1, limit_bytes // checkpoint_bytes if checkpoint_bytes else 0)
-        self._give_back = give_back
+        self.give_back = give_back
 
     @property
     def used_bytes(self) -> int:
@@ -74,8 +74,8 @@ class Memory:
     def _cool(self, num_bytes: int) -> None:
         blocks = self.blocks.cool(num_bytes, self.block_bytes)
         slots = self.slots.cool(num_bytes - len(blocks) * self.block_bytes, self.checkpoint_bytes)
-        if self._give_back is not None:
-            self._give_back(blocks, slots)
+        if self.give_back is not None:
+            self.give_back(blocks, slots)
 
 
 class Ids:
@@ -84,20 +84,38 @@ class Ids:
     def __init__(self, name: str, first: int, count: int) -> None:
         self.name, self.first, self.count = name, first, count
         self.warm: list[int] = []
-        self.cold = list(reversed(range(first, first + count)))
+        self._fresh = first  # this and those after it were never used
+        self._cooled: list[int] = []
         self.num_used = 0
         self._in_use = bytearray(first + count)
+
+    @property
+    def cold(self) -> list[int]:
+        """All that have no pages. Slow."""
+        return [*self._cooled, *range(self._fresh, self.first + self.count)]
 
     def in_use(self, number: int) -> bool:
         return self.first <= number < self.first + self.count and bool(self._in_use[number])
 
+    def used(self) -> set[int]:
+        """All ids in use. Slow."""
+        return {number for number, used in enumerate(self._in_use) if used}
+
     def take(self, count: int) -> list[int]:
         """`count` ids, warm ones first; there must be as many."""
-        taken = [self.warm.pop() if self.warm else self.cold.pop() for _ in range(count)]
+        taken = [self._next() for _ in range(count)]
         for number in taken:
             self._in_use[number] = 1
         self.num_used += count
         return taken
+
+    def _next(self) -> int:
+        if self.warm:
+            return self.warm.pop()
+        if self._cooled:
+            return self._cooled.pop()
+        self._fresh += 1
+        return self._fresh - 1
 
     def free(self, numbers: Sequence[int]) -> None:
         for number in numbers:
@@ -112,5 +130,5 @@ class Ids:
         count = min(-(-num_bytes // item_bytes) if item_bytes and num_bytes > 0 else 0, len(self.warm))
         cooled = self.warm[:count]
         del self.warm[:count]
-        self.cold += cooled
+        self._cooled += cooled
         return cooled

@@ -75,9 +75,9 @@ def _say_kernels(console: Console, table: list[Choice], dtype: str) -> None:
 
 
 def _say_room(console: Console, machine: Machine) -> None:
-    from milepost.engine.memory import KV_SHARE
+    from milepost.engine.memory import CACHE_SHARE
 
-    billions = machine.available_bytes * (1 - KV_SHARE) / 2 / 1e9
+    billions = machine.available_bytes * (1 - CACHE_SHARE) / 2 / 1e9
     console.print(
         f"[bold]fits[/]     models up to about {billions:.1f} B parameters in bfloat16, with room for a KV cache"
     )

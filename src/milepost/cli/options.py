@@ -21,6 +21,16 @@ def parse_size(text: str | int) -> int:
     return int(number) * (1024 if binary else 1000) ** UNITS[unit.lower()]
 
 
+def parse_interval(text: str | None) -> int | None:
+    """Tokens; None where it is left out or, as vLLM also takes it, "None"."""
+    if text is None or text.strip().lower() in ("none", "dense"):
+        return None
+    try:
+        return int(text)
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} is not a number of tokens, nor None") from None
+
+
 Model = Annotated[
     str | None,
     typer.Argument(help="A folder, a GGUF file or a hub name; left out: a small default model.", show_default=False),
@@ -36,6 +46,15 @@ KvCacheMemoryBytes = Annotated[
     int | None,
     typer.Option(
         parser=parse_size, metavar="BYTES", help="Memory for the cache, such as 2GiB.", show_default="what is free"
+    ),
+]
+PrefixCacheRetentionInterval = Annotated[
+    str | None,
+    typer.Option(
+        metavar="TOKENS",
+        help="Recurrent states are kept each so many tokens (a multiple of 64), or with 0 only where prompts and "
+        "answers end and where prompts part.",
+        show_default="every 64 tokens",
     ),
 ]
 Seed = Annotated[int, typer.Option(help="Of the random numbers of requests that bring no seed.")]

@@ -33,6 +33,7 @@ def serve(
     chat_template: options.ChatTemplate = None,
     generation_config: options.GenerationConfig = EngineConfig.generation_config,
     enable_prefix_caching: options.EnablePrefixCaching = EngineConfig.enable_prefix_caching,
+    prefix_cache_retention_interval: options.PrefixCacheRetentionInterval = None,
     scheduling_policy: options.SchedulingPolicy = EngineConfig.scheduling_policy,
     num_threads: options.NumThreads = None,
     api_key: Annotated[
@@ -54,6 +55,7 @@ def serve(
         max_num_batched_tokens=max_num_batched_tokens,
         enable_prefix_caching=enable_prefix_caching,
         kv_cache_memory_bytes=kv_cache_memory_bytes,
+        prefix_cache_retention_interval=options.parse_interval(prefix_cache_retention_interval),
         seed=seed,
         scheduling_policy=scheduling_policy,
         served_model_name=names[0] if names else None,

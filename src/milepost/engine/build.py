@@ -11,8 +11,9 @@ from pathlib import Path
 
 import torch
 
+from milepost.cache.memory import Memory
 from milepost.cache.prefix_cache import PrefixCache
-from milepost.cache.state_slots import StateSlots, num_slots
+from milepost.cache.retention import Retention
 from milepost.config import EngineConfig
 from milepost.engine.chat import ChatTemplate
 from milepost.engine.engine import Engine
@@ -29,6 +30,7 @@ from milepost.machine import available_memory_bytes, usable_cpus
 from milepost.models.loader.load import LoadedModel, load_model, open_model, resolve_dtype
 from milepost.models.loader.source import ModelSource
 from milepost.ops import exactness
+from milepost.specs import BLOCK_SIZE, CHUNK
 
 logger = logging.getLogger(__name__)
 
@@ -41,6 +43,7 @@ SAMPLING_DEFAULTS = ("temperature", "top_p", "top_k", "min_p", "repetition_penal
 
 def build_engine(config: EngineConfig, progress: Progress | None = None) -> Engine:
     """Loads `config.model` and fits it to the machine; raises `ModelError` or `ConfigError` with a hint."""
+    Retention(config.prefix_cache_retention_interval)  # an interval that cannot work is told before anything is read
     set_threads(config.num_threads)
     source = open_model(config.model, config.dtype)
     loaded = load_model(source, resolve_dtype(config.dtype, source), torch.device("cpu"), progress=progress)
@@ -60,16 +63,19 @@ def assemble(loaded: LoadedModel, config: EngineConfig, clock: Callable[[], floa
     )
     served = served_model(loaded.source, plan, model.vocab_size, config)
     log_start(loaded, plan)
-    slots = StateSlots(plan.num_seqs) if plan.seq_bytes else None
-    cache = PrefixCache(plan.num_blocks, enabled=config.enable_prefix_caching, slots=slots)
+    memory = Memory(plan.cache_bytes, plan.block_bytes, plan.checkpoint_bytes)
+    pools = allocate_pools(
+        model.layer_specs(), memory.blocks.count, memory.slots.count + 1, plan.num_seqs, dtype, torch.device("cpu")
+    )
+    memory.give_back = pools.give_back
+    retention = Retention(config.prefix_cache_retention_interval)
+    cache = PrefixCache(memory, num_seqs=plan.num_seqs, retention=retention, enabled=config.enable_prefix_caching)
+    logger.info(caching_line(cache))
     scheduler = Scheduler(
         cache,
         max_num_batched_tokens=config.max_num_batched_tokens,
         max_num_seqs=plan.num_seqs,
         policy=config.scheduling_policy,
-    )
-    pools = allocate_pools(
-        model.layer_specs(), plan.num_blocks, num_slots(plan.num_seqs), plan.num_seqs, dtype, torch.device("cpu")
     )
     decode = served.tokenizer.token_text if served.tokenizer else None
     runner = Runner(model, pools, Sampler(served.eos_token_ids, decode), decode)
@@ -113,8 +119,20 @@ def log_start(loaded: LoadedModel, plan: MemoryPlan) -> None:
         logger.debug("op %s: %s%s", choice.op, choice.backend, refused)
     logger.info("exact: %s", exactness(loaded.ops))
     logger.info(plan.line())
-    if plan.seq_bytes:
-        logger.info("prefix caching: off, since this model has recurrent layers, whose states are not kept yet")
+
+
+def caching_line(cache: PrefixCache) -> str:
+    """The start-up line: what is reused, from which places on, and what is kept for it."""
+    if not cache.enabled:
+        return "prefix caching: off, as asked"
+    if not cache.has_states:
+        return f"prefix caching: on, prompts are resumed at each {BLOCK_SIZE} tokens"
+    interval = cache.retention.interval
+    kept = {None: f"every {CHUNK} tokens (dense)", 0: "only there"}.get(interval, f"every {interval} tokens")
+    return (
+        f"prefix caching: on, prompts are resumed at recurrent states, on a grid of {CHUNK} tokens; kept where prompts "
+        f"and answers end, where prompts part, and {kept}; under pressure, those that save least for their size go first"
+    )
 
 
 def _chat_template(source: ModelSource, replacement: Path | None) -> ChatTemplate | None:

@@ -1,4 +1,4 @@
-"""How the machine's memory is shared out at start: weights are in, the rest is fitted to what is left."""
+"""How many bytes go to weights, to what sequences carry, and to the cache of keys, values and recurrent states."""
 
 from __future__ import annotations
 
@@ -8,50 +8,47 @@ from milepost.config import EngineConfig
 from milepost.errors import ConfigError
 from milepost.specs import BLOCK_SIZE, LayerSpecs, checkpoint_bytes, kv_block_bytes, window_bytes
 
-MAX_FREE_BLOCKS = 1 << 18
-"""Blocks of a model without KV: they cost no memory but their bookkeeping, and 4 million tokens at once are enough."""
+CACHE_SHARE = 0.5
+"""Of the free memory, what cache and windows may take unasked: others work on this machine too."""
 
-KV_SHARE = 0.5
-"""Of the free memory, what KV and states may take unasked: others work on this machine too."""
+MAX_BLOCKS = 1 << 21
+"""Of a cache whose size nobody asked for: 32 million tokens. A tiny model on a large machine needs no more books."""
 
 
 @dataclass(frozen=True)
 class MemoryPlan:
-    """Bytes of weights, KV and recurrent states; the KV blocks they make, the context and the sequences that fit.
+    """Bytes of the weights; of the cache, which keys and values (in blocks) and recurrent states (checkpoints) share;
+    and beside it of each running sequence's window. Then the sequences at once and the context that fit.
 
-    `seq_bytes` are the recurrent states of one running sequence, 0 for a model that has none. A model without KV has
-    `block_bytes` 0; its sequences are still counted in blocks.
+    `block_bytes` is 0 for a model without KV, `checkpoint_bytes` and `window_bytes` for one without recurrent layers.
+    The state of the empty prefix is counted with the windows.
     """
 
     weight_bytes: int
+    cache_bytes: int
     block_bytes: int
-    num_blocks: int
-    seq_bytes: int
-    empty_bytes: int
+    checkpoint_bytes: int
+    window_bytes: int
     num_seqs: int
     max_model_len: int
     available_bytes: int
 
     @property
-    def kv_bytes(self) -> int:
-        return self.num_blocks * self.block_bytes
-
-    @property
-    def state_bytes(self) -> int:
-        """Of all sequences, and of the empty prefix."""
-        return self.num_seqs * self.seq_bytes + self.empty_bytes
+    def fixed_bytes(self) -> int:
+        """Of windows and the empty state: there from the start to the end."""
+        return self.num_seqs * self.window_bytes + self.checkpoint_bytes
 
     def line(self) -> str:
         """The start-up line."""
-        parts = [f"weights {size(self.weight_bytes)}"]
-        if self.seq_bytes:
-            parts.append(f"states {size(self.state_bytes)} for {self.num_seqs} sequences")
+        each = []
         if self.block_bytes:
-            tokens = self.num_blocks * BLOCK_SIZE
-            parts.append(
-                f"KV cache {size(self.kv_bytes)} for {tokens:,} tokens ({size(self.block_bytes // BLOCK_SIZE)} each, "
-                f"{tokens / self.max_model_len:.1f} x the context of {self.max_model_len:,})"
-            )
+            each.append(f"{size(self.block_bytes // BLOCK_SIZE)} a token")
+        if self.checkpoint_bytes:
+            each.append(f"{size(self.checkpoint_bytes)} a recurrent state")
+        parts = [f"weights {size(self.weight_bytes)}", f"cache {size(self.cache_bytes)} ({', '.join(each)})"]
+        if self.window_bytes:
+            parts.append(f"{size(self.fixed_bytes)} for {self.num_seqs} running sequences")
+        parts.append(f"context {self.max_model_len:,} tokens")
         return f"memory: {', '.join(parts)}, free before it {size(self.available_bytes)}"
 
 
@@ -63,10 +60,10 @@ def plan_memory(
     available_bytes: int,
     config: EngineConfig,
 ) -> MemoryPlan:
-    """Fits KV blocks and context; raises `ConfigError` when what was asked for cannot fit.
+    """Fits the cache to `available_bytes`, which are free once weights are in; `element_bytes` of KV and window rows.
 
-    `available_bytes` is what is free with the weights loaded. Asked lengths are kept or refused; a length that nobody
-    asked for shrinks to what fits.
+    The context is what was asked for, or else what the model was trained for, or, failing room, what fits. A context
+    that was asked for and does not fit, or no room for a single block, is a `ConfigError`.
     """
     wanted = config.max_model_len or trained_len
     if wanted > trained_len:
@@ -74,46 +71,51 @@ def plan_memory(
             f"--max-model-len {wanted} is above the model's trained context of {trained_len}",
             f"use at most {trained_len}",
         )
-    block_bytes, empty_bytes = kv_block_bytes(specs, element_bytes), checkpoint_bytes(specs, element_bytes)
-    seq_bytes = 2 * empty_bytes + window_bytes(specs, element_bytes)
-    blocks_for_one = -(-wanted // BLOCK_SIZE)
-    budget = _budget(available_bytes, config) - empty_bytes
-    num_seqs = _num_seqs(seq_bytes, budget if block_bytes == 0 else budget // 2, budget, config)
-    if block_bytes == 0:
-        num_blocks = max(blocks_for_one, min(MAX_FREE_BLOCKS, num_seqs * blocks_for_one))
-        return MemoryPlan(weight_bytes, 0, num_blocks, seq_bytes, empty_bytes, num_seqs, wanted, available_bytes)
-    room = (budget - num_seqs * seq_bytes) // block_bytes
-    num_blocks = room if config.kv_cache_memory_bytes is not None else min(room, num_seqs * blocks_for_one)
-    if num_blocks < blocks_for_one and config.max_model_len is not None:
+    block, state = kv_block_bytes(specs, element_bytes), checkpoint_bytes(specs, element_bytes)
+    window = window_bytes(specs, element_bytes)
+    budget = _budget(available_bytes, config) - state
+    num_seqs = _num_seqs(window + 2 * state, budget, config)
+    cache = budget - num_seqs * window
+    if config.kv_cache_memory_bytes is None:
+        cache = min(cache, MAX_BLOCKS * (block or state))
+    fits = _tokens_that_fit(cache, block, state)
+    if fits < wanted and config.max_model_len is not None:
         raise ConfigError(
-            f"a context of {wanted:,} needs {size(blocks_for_one * block_bytes)} of KV cache, "
-            f"but there is room for {size(num_blocks * block_bytes)}",
-            f"use --max-model-len {num_blocks * BLOCK_SIZE} or less, or give --kv-cache-memory-bytes",
+            f"a context of {wanted} tokens takes {size(-(-wanted // BLOCK_SIZE) * block + 2 * state)} of the cache, "
+            f"and there is room for {size(max(cache, 0))}",
+            f"use --max-model-len {fits} or less, or give --kv-cache-memory-bytes",
         )
-    if num_blocks < 1:
+    if fits < BLOCK_SIZE:
         raise ConfigError(
-            f"no room for a KV cache: {size(available_bytes)} are free and one block takes {size(block_bytes)}",
+            f"no room for a single block of {size(block)} and two recurrent states of {size(state)}",
             "free some memory, or raise --kv-cache-memory-bytes",
         )
-    context = min(wanted, num_blocks * BLOCK_SIZE)
-    return MemoryPlan(weight_bytes, block_bytes, num_blocks, seq_bytes, empty_bytes, num_seqs, context, available_bytes)
+    return MemoryPlan(weight_bytes, cache, block, state, window, num_seqs, min(wanted, fits), available_bytes)
 
 
-def _num_seqs(seq_bytes: int, share: int, budget: int, config: EngineConfig) -> int:
-    """Sequences that run at once: as asked, or as many as `share` of the budget holds the recurrent states of."""
+def _tokens_that_fit(cache_bytes: int, block_bytes: int, state_bytes: int) -> int:
+    """Tokens of one sequence that has the cache for itself: it reads one state while it writes the next."""
+    room = cache_bytes - 2 * state_bytes
+    if room < 0 or not block_bytes:
+        return 0 if room < 0 else 1 << 62
+    return room // block_bytes * BLOCK_SIZE
+
+
+def _num_seqs(seq_bytes: int, budget: int, config: EngineConfig) -> int:
+    """Sequences that run at once: as asked, or as many as half of the budget holds the states and windows of."""
     if seq_bytes > budget:
         raise ConfigError(
             f"no room for the recurrent states of one sequence: they take {size(seq_bytes)} of {size(budget)}",
             "free some memory, or raise --kv-cache-memory-bytes",
         )
-    return min(config.max_num_seqs, max(1, share // seq_bytes)) if seq_bytes else config.max_num_seqs
+    return min(config.max_num_seqs, max(1, budget // 2 // seq_bytes)) if seq_bytes else config.max_num_seqs
 
 
 def _budget(available_bytes: int, config: EngineConfig) -> int:
-    """Bytes for KV and recurrent states together."""
+    """Bytes of cache, windows and the empty state together."""
     asked = config.kv_cache_memory_bytes
     if asked is None:
-        return int(available_bytes * KV_SHARE)
+        return int(available_bytes * CACHE_SHARE)
     if asked > available_bytes:
         raise ConfigError(
             f"--kv-cache-memory-bytes asks for {size(asked)}, but only {size(available_bytes)} are free",

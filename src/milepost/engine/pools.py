@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
+import mmap
+import sys
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -10,13 +14,29 @@ import torch
 from milepost.ops import KVLayer, RecurrentLayer
 from milepost.specs import BLOCK_SIZE, Buffer, LayerSpec, LayerSpecs, PagedKV, Recurrent
 
+DONT_NEED = 4
+"""`MADV_DONTNEED` of Linux: the pages go, the addresses stay, and what is written there next gets new pages."""
+
 
 @dataclass(frozen=True)
 class Pools:
-    """For each layer its paged KV and its recurrent buffers, None where it has none (see `ForwardBatch`)."""
+    """For each layer its paged KV and its recurrent buffers, None where it has none (see `ForwardBatch`).
+
+    They are address space: a page is there once something has been written to it, until `give_back`.
+    """
 
     kv: list[KVLayer | None]
     recurrent: list[RecurrentLayer | None]
+
+    def give_back(self, blocks: Sequence[int], slots: Sequence[int]) -> None:
+        """The pages of these KV blocks and checkpoint slots go back to the machine; their contents are lost."""
+        for layer in self.kv:
+            if layer is not None:
+                _give_back(layer.k, blocks)
+                _give_back(layer.v, blocks)
+        for recurrent in self.recurrent:
+            for tensor in recurrent.checkpoint.values() if recurrent is not None else ():
+                _give_back(tensor, slots)
 
 
 def allocate_pools(
@@ -60,3 +80,34 @@ def _recurrent(
     for tensor in checkpoint.values():
         tensor[0] = 0
     return RecurrentLayer(checkpoint, {buffer.name: empty(num_windows, buffer) for buffer in spec.window})
+
+
+def _give_back(tensor: torch.Tensor, numbers: Sequence[int]) -> None:
+    """The whole pages that entries `numbers` of `tensor` lie in, where the machine can take them."""
+    if sys.platform != "linux" or tensor.device.type != "cpu":
+        return
+    entry_bytes = tensor[0].numel() * tensor.element_size()
+    for first, count in _runs(numbers):
+        start = tensor.data_ptr() + first * entry_bytes
+        end = (start + count * entry_bytes) // mmap.PAGESIZE * mmap.PAGESIZE
+        start = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE
+        if start < end:
+            _libc().madvise(ctypes.c_void_p(start), ctypes.c_size_t(end - start), DONT_NEED)
+
+
+def _runs(numbers: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Runs of consecutive numbers: the first one, and how many."""
+    first, count = 0, 0
+    for number in sorted(numbers):
+        if count and number == first + count:
+            count += 1
+            continue
+        if count:
+            yield first, count
+        first, count = number, 1
+    if count:
+        yield first, count
+
+
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None, use_errno=True)

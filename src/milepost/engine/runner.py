@@ -10,6 +10,7 @@ from milepost.engine.logprobs import Decode, prompt_logprobs
 from milepost.engine.pools import Pools
 from milepost.engine.sampler import Sampled, Sampler
 from milepost.engine.scheduler import Piece
+from milepost.errors import RequestFailed
 from milepost.models.base import Model
 from milepost.ops import ForwardBatch, Rows
 from milepost.outputs import TokenLogprobs
@@ -38,8 +39,10 @@ class Runner:
 
     @torch.inference_mode()
     def run(self, pieces: tuple[Piece, ...]) -> list[PieceResult]:
-        """One forward pass over all `pieces`; a result for each, in their order."""
+        """One forward pass over all `pieces`; a result for each, in their order. Sets `num_sound` of a sequence where a
+        row is not finite."""
         hidden = self._forward(pieces)
+        _mark_unsound(pieces, hidden)
         ends, total = [], 0
         for piece in pieces:
             total += piece.end - piece.start
@@ -47,6 +50,7 @@ class Runner:
         drawing = [i for i, piece in enumerate(pieces) if piece.samples]
         drawn = self._draw(hidden, [ends[i] - 1 for i in drawing], [pieces[i].seq for i in drawing])
         sampled = dict(zip(drawing, drawn, strict=True))
+        sampled |= {i: _not_finite(piece.seq) for i, piece in enumerate(pieces) if piece.seq.num_sound is not None}
         return [
             PieceResult(piece, sampled.get(i), self._prompt_logprobs(piece, hidden[: ends[i]]))
             for i, piece in enumerate(pieces)
@@ -84,6 +88,26 @@ class Runner:
             rows = prompt_logprobs(logits, seq.tokens[start + 1 : end + 1], count, self.decode)
             found.update(zip(range(start + 1, end + 1), rows, strict=True))
         return found
+
+
+def _mark_unsound(pieces: tuple[Piece, ...], hidden: torch.Tensor) -> None:
+    """A row with NaN or Inf has left the same in its KV and states: from the first one on, nothing is to be shared."""
+    finite = hidden.isfinite().all(dim=-1)
+    if finite.all():
+        return
+    row = 0
+    for piece in pieces:
+        unsound = (~finite[row : row + piece.end - piece.start]).nonzero()
+        if len(unsound):
+            piece.seq.num_sound = piece.start + int(unsound[0])
+        row += piece.end - piece.start
+
+
+def _not_finite(seq: Sequence) -> RequestFailed:
+    return RequestFailed(
+        f"the model's results are not finite from token {seq.num_sound} on",
+        "the weights may be damaged, or the dtype too narrow for this prompt: try --dtype bfloat16 or float32",
+    )
 
 
 def _rows(piece: Piece) -> Rows:

@@ -6,8 +6,8 @@ from types import ModuleType
 
 import torch
 
-from milepost.ops.cpu.linear import pack, rows_of
 from milepost.ops import torch as reference
+from milepost.ops.cpu.linear import pack, rows_of
 from milepost.ops.packed import PackedWeight
 
 
