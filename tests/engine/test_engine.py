@@ -201,7 +201,7 @@ def test_an_abort_frees_all_and_leaves_the_others(make_engine: MakeEngine, tiny:
     assert sorted(outputs) == ["a", "c"]
     for name in "ac":
         assert tokens(outputs[name]) == list(generate(tiny.model, [*PROMPT, ord(name)], 8))
-    assert engine.scheduler.cache.num_free_blocks == engine.scheduler.cache.num_blocks
+    assert engine.scheduler.cache.usage == 0
 
 
 def test_requests_that_can_never_run_change_nothing(make_engine: MakeEngine) -> None:
@@ -248,7 +248,7 @@ def test_a_raising_sampler_fails_its_request_alone(make_engine: MakeEngine, tiny
     assert isinstance(outputs["b"].error.__cause__, ZeroDivisionError)
     for name in "ac":
         assert tokens(outputs[name]) == list(generate(tiny.model, [*PROMPT, ord(name)], 5))
-    assert engine.scheduler.cache.num_free_blocks == engine.scheduler.cache.num_blocks
+    assert engine.scheduler.cache.usage == 0
 
 
 def test_a_pass_that_raises_fails_its_requests_and_the_engine_goes_on(
@@ -263,7 +263,7 @@ def test_a_pass_that_raises_fails_its_requests_and_the_engine_goes_on(
     monkeypatch.undo()
     add(engine, "b", PROMPT, greedy(5))
     assert tokens(drain(engine)["b"]) == list(generate(tiny.model, PROMPT, 5))
-    assert engine.scheduler.cache.num_free_blocks == engine.scheduler.cache.num_blocks
+    assert engine.scheduler.cache.usage == 0
 
 
 def test_rows_that_are_not_finite_fail_their_request(make_engine: MakeEngine, tiny: LoadedModel) -> None:
@@ -300,7 +300,7 @@ def test_many_requests_leave_no_trace(num: int, make_engine: MakeEngine) -> None
             sizes.append(psutil.Process().memory_info().rss)
     assert ended == num
     assert not engine.requests
-    assert engine.scheduler.cache.num_free_blocks == engine.scheduler.cache.num_blocks
+    assert engine.scheduler.cache.usage == 0
     assert engine.scheduler.num_running == engine.scheduler.num_waiting == 0
     assert max(sizes[5:]) < sizes[4] + 32 * 2**20
 
@@ -328,7 +328,7 @@ def test_failing_prompt_logprobs_fail_their_request_alone(
     assert outputs["fails"].outputs[0].finish_reason == "error"
     assert tokens(outputs["decodes"]) == list(generate(tiny.model, PROMPT, 6))
     assert tokens(outputs["reads"]) == list(generate(tiny.model, [*PROMPT, 3], 6))
-    assert engine.scheduler.cache.num_free_blocks == engine.scheduler.cache.num_blocks
+    assert engine.scheduler.cache.usage == 0
 
 
 def test_a_failing_sample_ends_its_siblings_as_errors(make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:

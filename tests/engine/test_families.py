@@ -9,7 +9,6 @@ import torch
 from families import FAMILIES, model_of
 from tiny_engine import add, drain, tokens
 
-from milepost.cache.state_slots import StateSlots
 from milepost.config import EngineConfig
 from milepost.engine.build import assemble
 from milepost.engine.engine import Engine
@@ -17,7 +16,7 @@ from milepost.engine.plain import generate
 from milepost.models.loader.load import LoadedModel
 from milepost.models.loader.random_weights import random_source
 from milepost.sampling_params import SamplingParams
-from milepost.specs import checkpoint_bytes, kv_block_bytes, window_bytes
+from milepost.specs import CHUNK, checkpoint_bytes, kv_block_bytes, window_bytes
 
 NUM_SEQS = 5
 
@@ -26,9 +25,9 @@ def poisoned_engine(family: str, num_blocks: int, **settings: object) -> Engine:
     """All of its memory holds NaN but the state of the empty prefix."""
     model, config = model_of(family), FAMILIES[family].to_dict()
     specs = model.layer_specs()
-    seq_bytes = 2 * checkpoint_bytes(specs, 4) + window_bytes(specs, 4)
-    states = NUM_SEQS * seq_bytes + checkpoint_bytes(specs, 4)
-    memory = max(num_blocks * kv_block_bytes(specs, 4), states) + states
+    states = 2 * NUM_SEQS * checkpoint_bytes(specs, 4)
+    fixed = NUM_SEQS * window_bytes(specs, 4) + checkpoint_bytes(specs, 4)
+    memory = max(num_blocks * kv_block_bytes(specs, 4) + states, fixed) + fixed
     loaded = LoadedModel(model, random_source(config, "tiny"), [], torch.float32, 0)
     engine = assemble(
         loaded,
@@ -50,7 +49,7 @@ def test_memory_for_states_is_what_the_layers_declare() -> None:
         engine = poisoned_engine(family, 40)
         specs = model_of(family).layer_specs()
         recurrent = checkpoint_bytes(specs, 4) > 0
-        assert isinstance(engine.scheduler.cache._slots, StateSlots) == recurrent
+        assert engine.scheduler.cache.has_states == recurrent
         assert any(state is not None for state in engine.runner.pools.recurrent) == recurrent
         assert any(layer is not None for layer in engine.runner.pools.kv) == (kv_block_bytes(specs, 4) > 0)
 
@@ -77,8 +76,11 @@ def test_batched_cut_and_aborted(family: str, budget: int) -> None:
 def test_preempted_and_resumed(family: str) -> None:
     engine = poisoned_engine(family, 26, max_num_batched_tokens=100, max_model_len=256)
     cache = engine.scheduler.cache
-    spare = cache.num_blocks - 26  # memory that the states left over is kept from the sequences, so that they collide
-    held = cache._pool.allocate(spare) if spare > 0 else []
+    specs = model_of(family).layer_specs()
+    wanted = 26 * kv_block_bytes(specs, 4) + 3 * checkpoint_bytes(specs, 4)
+    spare = (cache.memory.limit_bytes - wanted) // cache.memory.block_bytes  # kept away, so that sequences collide
+    held = cache.memory.take(spare, 0) if spare > 0 else ([], [])
+    assert held is not None
     rng = random.Random(5)
     prompts = [[rng.randrange(199) for _ in range(rng.randint(20, 90))] for _ in range(6)]
     for i, prompt in enumerate(prompts):
@@ -87,17 +89,22 @@ def test_preempted_and_resumed(family: str) -> None:
     assert sum(output.metrics.num_preemptions for output in outputs.values()) > 0
     for i, prompt in enumerate(prompts):
         assert tokens(outputs[str(i)]) == list(generate(model_of(family), prompt, 90)), i
-    for block in held or ():
-        cache._pool.release(block)
+    cache.memory.free(*held)
     cache.check([])
 
 
-@pytest.mark.parametrize("family", ["qwen3_5_text", "granitemoehybrid"])
-def test_a_model_with_states_says_that_it_caches_no_prefix(family: str, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_prefix_is_resumed_from_its_second_sighting_on(family: str, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
-    engine = poisoned_engine(family, 40)
-    assert "prefix caching: off" in caplog.text
-    assert "states" in caplog.text
-    for name in "ab":
-        add(engine, name, list(range(100)), SamplingParams(temperature=0.0, max_tokens=2, ignore_eos=True))
-        assert drain(engine)[name].num_cached_tokens == 0
+    engine = poisoned_engine(family, 100, max_num_batched_tokens=50)
+    unit = engine.scheduler.cache.unit
+    assert ("recurrent states" in caplog.text) == (unit == CHUNK)
+    rng = random.Random(3)
+    shared = [rng.randrange(199) for _ in range(150)]
+    for i in range(3):
+        prompt = shared + [rng.randrange(199) for _ in range(20)]
+        add(engine, str(i), prompt, SamplingParams(temperature=0.0, max_tokens=8, ignore_eos=True))
+        output = drain(engine)[str(i)]
+        assert output.num_cached_tokens == (150 // unit * unit if i else 0)
+        assert tokens(output) == list(generate(model_of(family), prompt, 8))
+    engine.scheduler.cache.check([])

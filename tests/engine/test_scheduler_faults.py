@@ -13,7 +13,6 @@ from milepost.cache.prefix_cache import PrefixCache
 from milepost.cache.retention import floor_to_grid
 from milepost.cache.states import Holding, States
 from milepost.cache.tree import Checkpoint, Node, Tree, ancestors
-from milepost.engine.followers import Followers
 from milepost.engine.scheduler import Scheduler
 from milepost.request import Sequence
 from milepost.specs import BLOCK_SIZE
@@ -212,10 +211,6 @@ def _drops_the_state_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(States, "plan_last", plan_last)
 
 
-def _follows_the_dead(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Followers, "_will_reach", lambda self, leader, depth: True)
-
-
 def _splits_beside_the_states(monkeypatch: pytest.MonkeyPatch) -> None:
     """Checkpoints stay with the upper part of a node that is split, wherever they are."""
     split = Tree.split
@@ -238,7 +233,6 @@ PATCHES = [
     _gives_back_what_is_in_use,
     _drops_the_state_read,
     _splits_beside_the_states,
-    _follows_the_dead,
 ]
 
 

@@ -1,18 +1,12 @@
 """What goes first when memory is short.
 
-KV and checkpoints stand in one order, by what is lost for each byte won:
+KV and checkpoints stand in one order, by what is lost for each byte won and how likely somebody wants it back:
 
-    value = log2(tokens to compute again / bytes) + time of last use / TAU + bonus
+    value = log2((1 + hits) * tokens / bytes) + time of last use / TAU + bonus
 
-Time is counted in newly stored bytes of KV (of checkpoints, where there is no KV), in units of the whole budget. So a
-thing's value never changes by standing still; what comes later is worth more. For a checkpoint, the tokens are those
-back to the one before it on its path. It goes before KV as long as they are few for its size; when it goes, its
-neighbour stands for more tokens and is worth more. So spacing widens with age and with pressure, gradually, and a
-conversation's KV does not yield to another's spare checkpoints. Ends, junctions and breakpoints, and the first tokens
-of every prefix, have a bonus: others come back there.
-
-KV goes from the tails of prefixes inwards. A tail behind which no checkpoint is left, in a model that needs one, has
-lost most of its worth: nobody can resume there, it only tells where prompts part.
+(after Cherkasova's GreedyDual-Size-Frequency, 1998). Time is counted in newly stored bytes of KV (of checkpoints, where
+there is no KV), in units of the whole budget. So a thing's value never changes by standing still; what comes later is
+worth more. What the tokens, bytes and bonus of a thing are: `stakes.py`.
 """
 
 from __future__ import annotations
@@ -24,21 +18,18 @@ from math import inf, log2
 from typing import Generic, Protocol, TypeVar
 
 TAU = 2.0
-SPECIAL_BONUS = 4.0
-STRANDED_BONUS = -4.0
-SPARED_BONUS = 1e6
-"""More than any other value: what an operator has pinned goes when nothing else is left."""
-
 MIN_HEAP = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class Stake:
-    """What is lost and won if a thing goes: `tokens` to compute again if somebody wants it back, `num_bytes` free."""
+    """What is lost and won if a thing goes: `tokens` to compute again if somebody wants it back, `num_bytes` free.
+    `hits`: how often somebody came back."""
 
     tokens: int
     num_bytes: int
     last_use: float
+    hits: int = 0
     bonus: float = 0.0
 
 
@@ -108,7 +99,7 @@ class LeastValue(Generic[T]):
         thing.entry = 0
 
     def value(self, stake: Stake) -> float:
-        return log2(stake.tokens / stake.num_bytes) + stake.last_use / TAU + stake.bonus
+        return log2((1 + stake.hits) * stake.tokens / stake.num_bytes) + stake.last_use / TAU + stake.bonus
 
     def clear(self) -> None:
         for _, _, thing in self._heap:

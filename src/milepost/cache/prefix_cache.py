@@ -289,7 +289,7 @@ class PrefixCache:
             seq.num_matched_tokens, seq.num_cached_tokens = matched, resumed
             seq.miss = self._explain(seq, node, matched, resumed)
         if node is not None:
-            touch(node, self._store.now)
+            touch(node, self._store.now, matched)
         end = containing(node or self._tree.root(self.scope(seq)), resumed)
         holding = Holding(self._tree.hold(end, resumed))
         if floor_to_grid(matched) > resumed and self.has_states:

@@ -18,8 +18,6 @@ breakpoint  where the client or the chat template says that prompts part
 end         of a prompt (the same prompt, and what goes on from it, come back) or of an answer (the next turn)
 """
 
-SPECIAL: tuple[Kind, ...] = ("junction", "breakpoint", "end")
-
 
 def floor_to_grid(num_tokens: int) -> int:
     return num_tokens // CHUNK * CHUNK

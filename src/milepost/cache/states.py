@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from milepost.cache.eviction import Stake
 from milepost.cache.memory import IntegrityError
 from milepost.cache.retention import Kind, Retention, floor_to_grid
+from milepost.cache.stakes import kind_bonus
 from milepost.cache.store import Store
 from milepost.cache.tree import Checkpoint, Hold
 from milepost.request import Sequence
@@ -66,6 +67,7 @@ class States:
         """`seq` starts from `checkpoint`."""
         self._store.tree.pin(checkpoint)
         checkpoint.last_use = self._store.now
+        checkpoint.hits += 1
         holding.state, seq.state_slot = checkpoint, checkpoint.slot
         holding.resumed_from = "answer" if checkpoint.in_answer else checkpoint.kind
 
@@ -155,7 +157,7 @@ class States:
 
     def _plan_one(self, holding: Holding, point: int, gap: int, kind: Kind) -> bool:
         store = self._store
-        stake = Stake(gap, store.memory.checkpoint_bytes, store.now, store.bonus(kind))
+        stake = Stake(gap, store.memory.checkpoint_bytes, store.now, bonus=kind_bonus(kind, is_leaf=False))
         taken = store.take(0, 1, below=store.policy.value(stake))
         if taken is None:
             return False

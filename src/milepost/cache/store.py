@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from math import inf
 
-from milepost.cache.eviction import SPARED_BONUS, SPECIAL_BONUS, STRANDED_BONUS, EvictionPolicy, LeastValue, Stake
+from milepost.cache.eviction import EvictionPolicy, LeastValue
 from milepost.cache.keys import BLOCK_BYTES, TOKEN_BYTES
 from milepost.cache.memory import IntegrityError, Memory
 from milepost.cache.misses import Forgotten
-from milepost.cache.retention import SPECIAL, Kind
+from milepost.cache.retention import Kind
+from milepost.cache.stakes import Stake, Thing, stake_of
 from milepost.cache.stats import CacheStats
 from milepost.cache.tree import Checkpoint, Hold, Node, Packed, Scope, Tree, ancestors
 from milepost.specs import BLOCK_SIZE, CHUNK
-
-Thing = Node | Checkpoint
-"""What eviction gives up: the tail of a node that nothing continues, or a checkpoint."""
 
 
 class Store:
@@ -74,19 +72,7 @@ class Store:
 
     def stake(self, thing: Thing) -> Stake | None:
         """What `thing` is worth; None: it cannot go, or it is gone."""
-        if isinstance(thing, Checkpoint):
-            if thing.node is None or thing.pins:
-                return None
-            bonus = self.bonus(thing.kind) + (SPARED_BONUS if thing.spared else 0.0)
-            return Stake(self.tree.gap(thing), self.memory.checkpoint_bytes, thing.last_use, bonus)
-        if not self.memory.block_bytes or thing.children or thing.held == thing.length:
-            return None
-        bonus = SPARED_BONUS if thing.spared else SPECIAL_BONUS if thing.end <= CHUNK else 0.0
-        bonus += STRANDED_BONUS if self._stranded(thing) else 0.0
-        return Stake(BLOCK_SIZE, self.memory.block_bytes, thing.last_use, bonus)
-
-    def bonus(self, kind: Kind) -> float:
-        return SPECIAL_BONUS if kind in SPECIAL else 0.0
+        return stake_of(thing, self.tree, self.memory.block_bytes, self.memory.checkpoint_bytes)
 
     def prune(self, node: Node) -> None:
         """Without KV a prefix is known only as far as somebody holds it or a checkpoint is left."""
@@ -128,13 +114,6 @@ class Store:
     def _pass(self, num_bytes: int) -> None:
         self.now += num_bytes / self.memory.limit_bytes
 
-    def _stranded(self, node: Node) -> bool:
-        """Whether the tail of `node` is a chunk or more from where anybody could resume."""
-        if not self.memory.checkpoint_bytes:
-            return False
-        before = self.tree.deepest(node, node.end)
-        return node.end - (before.depth if before else 0) >= CHUNK
-
     def _give_up(self, thing: Thing, num_bytes: int) -> None:
         """Frees `thing`, or as much of its tail as makes `num_bytes` and is worth no more than its end."""
         if isinstance(thing, Checkpoint):
@@ -147,10 +126,10 @@ class Store:
             return
         num_blocks = -(-num_bytes // self.memory.block_bytes)
         stops = [thing.start + thing.held, thing.end - num_blocks * BLOCK_SIZE]
+        if thing.deepest_checkpoint < thing.end:
+            stops.append(thing.deepest_checkpoint)
         if thing.end > CHUNK:
             stops.append(CHUNK)
-        if self._stranded(thing):
-            stops.append(thing.deepest_checkpoint)
         self._trim(thing, max(stops))
         self.policy.offer(thing)
 

@@ -21,7 +21,7 @@ Packed = bytes | bytearray
 @dataclass(slots=True, eq=False)
 class Checkpoint:
     """The recurrent state after the first `depth` tokens of the path to `node`, in `slot`. `pins`: sequences that start
-    from it. `node` is None once it is gone."""
+    from it now; `hits`: that have done so. `node` is None once it is gone."""
 
     node: Node | None
     depth: int
@@ -29,9 +29,15 @@ class Checkpoint:
     kind: Kind
     last_use: float
     in_answer: bool = False
+    hits: int = 0
     pins: int = 0
     spared: int = 0
     entry: int = 0
+
+    @property
+    def is_leaf(self) -> bool:
+        """Whether nothing is known to go on from a later state."""
+        return self.node is not None and self.node.checkpoints[-1] is self and not self.node.children
 
 
 @dataclass(slots=True, eq=False)
@@ -50,6 +56,7 @@ class Node:
     children     what continues it, by the first block's packed tokens
     checkpoints  by depth, each in (start, end]
     ends         the holds that end in it; `below`: how many end further down; `held`: tokens that one or more hold
+    hits         how many sequences have found all of it
     """
 
     parent: Node | None
@@ -63,6 +70,7 @@ class Node:
     ends: set[Hold] = field(default_factory=set)
     below: int = 0
     held: int = 0
+    hits: int = 0
     spared: int = 0
     entry: int = 0
 
@@ -223,9 +231,11 @@ class Tree:
         checkpoint = Checkpoint(node, depth, slot, kind, now)
         node.checkpoints.insert(place, checkpoint)
         self.num_checkpoints += 1
-        for following in _following(node, place + 1):  # they stand for fewer tokens now
-            self._listener.offer(following)
-        self._listener.offer(checkpoint)
+        before = self.deepest(node, depth - 1)
+        less_worth = [] if before is None else [before]  # it is no leaf any more
+        less_worth += _following(node, place + 1)  # they stand for fewer tokens
+        for other in (*less_worth, checkpoint):
+            self._listener.offer(other)
         return checkpoint
 
     def split(self, node: Node, depth: int) -> Node:
@@ -233,7 +243,7 @@ class Tree:
         if node.parent is None or not node.start < depth < node.end:
             raise IntegrityError(f"a node of tokens {node.start} to {node.end} is split at {depth}")
         length = depth - node.start
-        upper = Node(node.parent, node.scope, node.start, last_use=node.last_use, spared=node.spared)
+        upper = Node(node.parent, node.scope, node.start, last_use=node.last_use, hits=node.hits, spared=node.spared)
         upper.tokens, upper.blocks = node.tokens[: length * TOKEN_BYTES], node.blocks[: length // BLOCK_SIZE]
         node.parent.children[node.key] = upper
         del node.tokens[: length * TOKEN_BYTES], node.blocks[: length // BLOCK_SIZE]
@@ -312,6 +322,8 @@ class Tree:
         if node.parent is None or node.children or node.spared:
             child = Node(node, node.scope, depth)
             node.children[bytes(tokens[:BLOCK_BYTES])] = child
+            for checkpoint in node.checkpoints[-1:]:
+                self._listener.offer(checkpoint)
             node = child
         node.tokens += tokens
         node.last_use = now
@@ -344,11 +356,11 @@ def containing(node: Node, depth: int) -> Node:
     return node
 
 
-def touch(node: Node, now: float) -> None:
-    """The path to `node` is used."""
-    node.last_use = now
-    for above in ancestors(node):
-        above.last_use = now
+def touch(node: Node, now: float, found: int = 0) -> None:
+    """The path to `node` is used; somebody came back to its first `found` tokens."""
+    for part in (node, *ancestors(node)):
+        part.last_use = now
+        part.hits += found >= part.end
 
 
 def _depth(checkpoint: Checkpoint) -> int:
