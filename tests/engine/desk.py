@@ -55,12 +55,12 @@ class Desk:
         budget: int = 2048,
         seats: int = 10,
         seed: int = 0,
+        memory: Memory | None = None,
     ) -> None:
-        memory = Memory(limit_bytes, shape.block_bytes, shape.state_bytes)
+        memory = memory or Memory(limit_bytes, shape.block_bytes, shape.state_bytes)
         self.cache = PrefixCache(memory, num_seqs=seats, retention=Retention(interval))
         self.work = Scheduler(self.cache, max_num_batched_tokens=budget, max_num_seqs=seats)
         self.rng = random.Random(seed)
-        self.most_resident = 0
         self._num_asked = 0
 
     def text(self, num_tokens: int) -> list[int]:
@@ -81,7 +81,6 @@ class Desk:
         for piece in step.pieces:
             if piece.samples:
                 piece.seq.tokens += self.text(1)
-        self.most_resident = max(self.most_resident, self.cache.memory.resident_bytes)
         return step
 
     def answer(self, seq: Sequence, num_tokens: int = 1) -> Sequence:

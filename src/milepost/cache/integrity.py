@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from milepost.cache.keys import BLOCK_BYTES, TOKEN_BYTES, pack
 from milepost.cache.memory import Ids, IntegrityError, Memory
 from milepost.cache.retention import floor_to_grid
+from milepost.cache.stakes import Thing
 from milepost.cache.states import Holding, States
-from milepost.cache.store import Store, Thing
+from milepost.cache.store import Store
 from milepost.cache.tree import Hold, Node, Tree, ancestors, containing
 from milepost.request import Sequence
 from milepost.specs import BLOCK_SIZE, CHUNK

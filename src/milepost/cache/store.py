@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from math import inf
 
-from milepost.cache.eviction import EvictionPolicy, LeastValue
+from milepost.cache.eviction import EvictionPolicy, LeastValue, Stake
 from milepost.cache.keys import BLOCK_BYTES, TOKEN_BYTES
 from milepost.cache.memory import IntegrityError, Memory
 from milepost.cache.misses import Forgotten
 from milepost.cache.retention import Kind
-from milepost.cache.stakes import Stake, Thing, stake_of
+from milepost.cache.stakes import Thing, stake_of
 from milepost.cache.stats import CacheStats
 from milepost.cache.tree import Checkpoint, Hold, Node, Packed, Scope, Tree, ancestors
 from milepost.specs import BLOCK_SIZE, CHUNK
