@@ -1,17 +1,41 @@
+import random
 import struct
 from hashlib import blake2b
 
 import pytest
 
-from milepost.cache.keys import KEY_BYTES, extend_keys, pack_block, root_key
+from milepost.cache.keys import KEY_BYTES, block_keys, common_blocks, common_tokens, pack, root_key
 
 ROOT = root_key(b"model", "")
 
 
+def packed(tokens: list[int]) -> bytearray:
+    data = bytearray()
+    pack(data, tokens)
+    return data
+
+
 def keys_of(tokens: list[int], root: bytes = ROOT) -> list[bytes]:
-    keys: list[bytes] = []
-    extend_keys(keys, tokens, len(tokens) // 16, root)
-    return keys
+    return list(block_keys(packed(tokens), root))
+
+
+def test_tokens_are_packed_as_they_come() -> None:
+    data, tokens = bytearray(), list(range(2**32 - 50, 2**32))
+    for num_tokens in (0, 1, 17, 17, 50):
+        pack(data, tokens[:num_tokens])
+        assert data == struct.pack(f"<{num_tokens}I", *tokens[:num_tokens])
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_ranges_are_compared_like_tokens(seed: int) -> None:
+    rng = random.Random(seed)
+    a = [rng.randrange(3) for _ in range(rng.randrange(400))]
+    b = [*a[: rng.randrange(len(a) + 1)], *(rng.randrange(3) for _ in range(rng.randrange(200)))]
+    equal = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+    assert common_tokens(packed(a), packed(b)) == equal
+    start, limit = rng.randrange(50), min(len(a), len(b))
+    shifted = packed([9] * start + b)
+    assert common_blocks(packed(a), shifted, start, limit) == equal // 16 * 16
 
 
 def test_key_is_the_hash_of_parent_and_packed_tokens() -> None:
@@ -22,13 +46,8 @@ def test_key_is_the_hash_of_parent_and_packed_tokens() -> None:
     assert len(first) == KEY_BYTES
 
 
-def test_keys_extend_as_tokens_grow() -> None:
-    tokens = list(range(80))
-    keys: list[bytes] = []
-    for num_tokens in (0, 15, 16, 17, 48, 50, 80):
-        extend_keys(keys, tokens[:num_tokens], num_tokens // 16, ROOT)
-        assert len(keys) == num_tokens // 16
-    assert keys == keys_of(tokens)
+def test_only_full_blocks_have_a_key() -> None:
+    assert [len(keys_of(list(range(n)))) for n in (0, 15, 16, 31, 32)] == [0, 0, 1, 1, 2]
 
 
 def test_a_key_depends_on_every_token_before_its_end() -> None:
@@ -54,11 +73,4 @@ def test_a_scope_may_be_any_text_that_json_can_carry() -> None:
 
 
 def test_hash_function_can_be_replaced() -> None:
-    keys: list[bytes] = []
-    extend_keys(keys, list(range(32)), 2, b"root", hash_function=lambda data: b"same")
-    assert keys == [b"same", b"same"]
-
-
-def test_only_full_blocks_have_a_key() -> None:
-    with pytest.raises(struct.error):
-        pack_block(list(range(31)), 1)
+    assert list(block_keys(packed(list(range(32))), b"root", hash_function=lambda data: b"same")) == [b"same"] * 2

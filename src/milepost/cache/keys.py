@@ -8,7 +8,8 @@ of block i names all tokens from 0 to 16 i + 15, and where they may be used: the
 
 from __future__ import annotations
 
-import struct
+import sys
+from array import array
 from collections.abc import Callable, Iterator, Sequence
 from hashlib import blake2b
 
@@ -31,7 +32,10 @@ def pack(packed: bytearray, tokens: Sequence[int]) -> None:
     """Lengthens `packed`, the first tokens as little-endian uint32, to all of `tokens`."""
     done = len(packed) // TOKEN_BYTES
     if done < len(tokens):
-        packed += struct.pack(f"<{len(tokens) - done}I", *tokens[done:])
+        added = array("I", tokens[done:])
+        if sys.byteorder == "big":
+            added.byteswap()
+        packed += added.tobytes()
 
 
 def common_blocks(a: bytes | bytearray, b: bytes | bytearray, start: int, limit: int) -> int:

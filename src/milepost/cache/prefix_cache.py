@@ -59,6 +59,8 @@ class PrefixCache:
         self._tree = self._store.tree
         self._states = States(self._store, self.retention, num_seqs) if memory.checkpoint_bytes else None
         self._holdings: dict[Sequence, Holding] = {}
+        self.max_num_tokens = _longest(memory)
+        """Tokens of the longest sequence that the memory holds when it is alone."""
 
     @property
     def has_states(self) -> bool:
@@ -97,20 +99,6 @@ class PrefixCache:
     def usage(self) -> float:
         """Fraction of the memory that sequences hold, from 0 to 1."""
         return 1 - self.available_bytes / self.memory.limit_bytes
-
-    @property
-    def max_num_tokens(self) -> int:
-        """Tokens of the longest sequence that the memory holds when it is alone."""
-        block_bytes, state_bytes = self.memory.block_bytes, self.memory.checkpoint_bytes
-        if not block_bytes:
-            return UNBOUNDED
-        if not state_bytes:
-            return self.num_blocks * BLOCK_SIZE
-        lengths = []
-        for num_slots, longest in ((0, CHUNK - 1), (1, 2 * CHUNK - 1), (2, UNBOUNDED)):
-            room = (self.memory.limit_bytes - num_slots * state_bytes) // block_bytes
-            lengths.append(min(room * BLOCK_SIZE, longest))
-        return max(lengths)
 
     def scope(self, seq: Sequence) -> Scope:
         """Sequences share only within a scope."""
@@ -325,3 +313,14 @@ class PrefixCache:
         packed = bytearray()
         pack(packed, tokens)
         return self._store.spare(scope, packed, by)
+
+
+def _longest(memory: Memory) -> int:
+    """Tokens whose KV fits, with a slot for the first grid point that they reach and one more for all others."""
+    if not memory.block_bytes:
+        return UNBOUNDED
+    lengths = []
+    for num_slots, longest in ((0, CHUNK - 1), (1, 2 * CHUNK - 1), (2, UNBOUNDED)):
+        room = (memory.limit_bytes - num_slots * memory.checkpoint_bytes) // memory.block_bytes
+        lengths.append(min(room * BLOCK_SIZE, longest if memory.checkpoint_bytes else UNBOUNDED))
+    return max(lengths)

@@ -154,7 +154,8 @@ class Scheduler:
     def schedule(self, now: float) -> Step:
         """The next step, at time `now` (seconds). It has pieces whenever there is work that was not just ended."""
         self._num_steps += 1
-        finished = [seq for seq in self._running if seq.num_tokens > self.max_num_tokens]
+        longest = self.max_num_tokens
+        finished = [seq for seq in self._running if seq.num_tokens > longest]
         for seq in finished:
             self.finish(seq, "length")
         pieces: list[Piece] = []
