@@ -67,11 +67,14 @@ class Desk:
         """Tokens that nobody has seen."""
         return [self.rng.randrange(1 << 31) for _ in range(num_tokens)]
 
-    def send(self, prompt: list[int], *, every_row: bool = False, breakpoints: tuple[int, ...] = ()) -> Sequence:
+    def send(
+        self, prompt: list[int], *, every_row: bool = False, breakpoints: tuple[int, ...] = (), salt: str = ""
+    ) -> Sequence:
         """Puts a prompt in line."""
         self._num_asked += 1
         params = SamplingParams(prompt_logprobs=0 if every_row else None)
-        seq = Sequence(str(self._num_asked), list(prompt), len(prompt), params, breakpoints=breakpoints)
+        name, prompt = str(self._num_asked), list(prompt)
+        seq = Sequence(name, prompt, len(prompt), params, breakpoints=breakpoints, cache_salt=salt)
         self.work.add(seq)
         return seq
 

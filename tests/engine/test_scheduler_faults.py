@@ -187,8 +187,8 @@ def _compares_no_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _gives_back_what_is_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
     def cool(self: Memory, num_bytes: int) -> None:
-        assert self._give_back is not None
-        self._give_back(list(self.blocks.used())[:1], list(self.slots.used())[:1])
+        assert self.give_back is not None
+        self.give_back(list(self.blocks.used())[:1], list(self.slots.used())[:1])
 
     monkeypatch.setattr(Memory, "_cool", cool)
 
@@ -219,7 +219,7 @@ def _splits_beside_the_states(monkeypatch: pytest.MonkeyPatch) -> None:
         upper = split(self, node, depth)
         upper.checkpoints += node.checkpoints
         for checkpoint in node.checkpoints:
-            checkpoint.depth, checkpoint.node = floor_to_grid(depth), upper
+            checkpoint.node = upper
         node.checkpoints = []
         return upper
 

@@ -99,6 +99,16 @@ def test_ten_requests_that_do_not_fit_together_all_finish(shape: Shape) -> None:
     assert {seq.num_output_tokens for seq in sequences} == {100}
 
 
+@both_sizes
+def test_states_that_are_merely_worth_keeping_send_nobody_away(shape: Shape) -> None:
+    """Two sequences that fill the memory between them, with the two states that each needs."""
+    desk = Desk(shape, shape.bytes(2 * 528, 4), seats=2, budget=150)
+    sequences = [desk.send(desk.text(500)) for _ in range(2)]
+    while any(seq.num_output_tokens < 12 for seq in sequences):
+        assert not desk.step().preempted
+        desk.cache.check(desk.work.running)
+
+
 def test_the_longest_context_leaves_room_for_its_states() -> None:
     longest = [Desk(Shape("", 16, 100), limit).work.max_num_tokens for limit in (216, 250, 299, 300, 328, 500)]
     assert longest == [112, 127, 127, 127, 128, 288]

@@ -13,7 +13,7 @@ from milepost.cache.retention import Retention, floor_to_grid
 from milepost.cache.states import Holding, States
 from milepost.cache.stats import CacheStats
 from milepost.cache.store import Store
-from milepost.cache.tree import Checkpoint, Node, Scope, ancestors, containing, touch
+from milepost.cache.tree import Checkpoint, Node, Scope, ancestors, containing, count_hit, touch
 from milepost.request import Miss, Sequence
 from milepost.specs import BLOCK_SIZE, CHUNK
 
@@ -194,8 +194,7 @@ class PrefixCache:
         """
         holding = self._holdings[seq]
         if holding.query is not None:
-            self.stats.count(*holding.query, preempted=seq.num_preemptions > 0)
-            self._count_start(seq, holding)
+            self._count_start(seq, holding, *holding.query)
             holding.query = None
         if holding.hold is not None:
             sound = seq.num_computed if seq.num_sound is None else min(seq.num_computed, seq.num_sound)
@@ -277,7 +276,7 @@ class PrefixCache:
             seq.num_matched_tokens, seq.num_cached_tokens = matched, resumed
             seq.miss = self._explain(seq, node, matched, resumed)
         if node is not None:
-            touch(node, self._store.now, matched)
+            touch(node, self._store.now())
         end = containing(node or self._tree.root(self.scope(seq)), resumed)
         holding = Holding(self._tree.hold(end, resumed))
         if floor_to_grid(matched) > resumed and self.has_states:
@@ -291,7 +290,7 @@ class PrefixCache:
             seq.block_table = [0] * (resumed // BLOCK_SIZE)
         seq.num_computed = resumed
         if self.reads(seq):
-            holding.query = (seq.num_tokens, matched, resumed)
+            holding.query, holding.found = (seq.num_tokens, matched, resumed), node
         return holding
 
     def _explain(self, seq: Sequence, node: Node | None, matched: int, resumed: int) -> Miss | None:
@@ -300,14 +299,21 @@ class PrefixCache:
         forgotten = self._store.forgotten
         return explain(self.scope(seq), seq.packed, node, matched, resumed, self.has_states, forgotten)
 
-    def _count_start(self, seq: Sequence, holding: Holding) -> None:
-        """What a sequence resumed from, and why not more."""
-        if holding.query is None or seq.num_preemptions:
+    def _count_start(self, seq: Sequence, holding: Holding, asked: int, matched: int, resumed: int) -> None:
+        """The first rows of `seq` have run: what it found counts, for statistics and for what is worth keeping."""
+        preempted, state = seq.num_preemptions > 0, holding.state
+        self.stats.count(asked, matched, resumed, preempted)
+        if preempted:
             return
         if seq.miss is not None:
             self.stats.misses[seq.miss.reason] += 1
-        if seq.num_cached_tokens:
-            self.stats.resumed_from[holding.resumed_from] += 1
+        if resumed:
+            kind = "kv" if state is None else "answer" if state.in_answer else state.kind
+            self.stats.resumed_from[kind] += 1
+        if state is not None:
+            state.hits += 1
+        if holding.found is not None:
+            count_hit(holding.found, matched)
 
     def _spare(self, tokens: Many[int], scope: Scope, by: int) -> int:
         packed = bytearray()

@@ -10,7 +10,7 @@ from milepost.cache.memory import IntegrityError
 from milepost.cache.retention import Kind, Retention, floor_to_grid
 from milepost.cache.stakes import kind_bonus
 from milepost.cache.store import Store
-from milepost.cache.tree import Checkpoint, Hold
+from milepost.cache.tree import Checkpoint, Hold, Node
 from milepost.request import Sequence
 from milepost.specs import BLOCK_SIZE, CHUNK
 
@@ -27,8 +27,8 @@ class Holding:
     state     the shared checkpoint in `seq.state_slot`, pinned; None: slot 0, or its own
     planned   slots for grid points that the next step reaches, its own until they are published
     junction  grid point to keep because known KV ended there, deeper than it could resume; 0: none
-    query     (tokens asked for, matched, resumed), until counted
-    resumed_from  what kind of checkpoint it resumed from, for statistics
+    query     (tokens asked for, matched, resumed), until its first rows have run
+    found     the node in which its match ended
     """
 
     hold: Hold | None
@@ -36,7 +36,7 @@ class Holding:
     planned: dict[int, int] = field(default_factory=dict)
     junction: int = 0
     query: tuple[int, int, int] | None = None
-    resumed_from: str = "kv"
+    found: Node | None = None
 
 
 def grid_points(start: int, end: int) -> range:
@@ -66,10 +66,8 @@ class States:
     def resume(self, seq: Sequence, holding: Holding, checkpoint: Checkpoint) -> None:
         """`seq` starts from `checkpoint`."""
         self._store.tree.pin(checkpoint)
-        checkpoint.last_use = self._store.now
-        checkpoint.hits += 1
+        checkpoint.last_use = self._store.now()
         holding.state, seq.state_slot = checkpoint, checkpoint.slot
-        holding.resumed_from = "answer" if checkpoint.in_answer else checkpoint.kind
 
     def to_come(self, seq: Sequence, holding: Holding) -> int:
         """Slots that `seq` lacks to run all its tokens and one block more."""
@@ -138,8 +136,9 @@ class States:
             if self._share(seq, holding, floor_to_grid(seq.num_computed), seq.state_slot, "end") is None:
                 self._store.memory.free([], [seq.state_slot])
         elif holding.state is not None:
-            holding.state.kind = "end"
-            holding.state.last_use = self._store.now
+            if holding.query is None:  # and not turned back before it ran
+                holding.state.kind = "end"
+            holding.state.last_use = self._store.now()
             self._store.tree.unpin(holding.state)
         holding.state, seq.state_slot = None, 0
         self.free_windows.append(seq.window_slot)
@@ -157,7 +156,7 @@ class States:
 
     def _plan_one(self, holding: Holding, point: int, gap: int, kind: Kind) -> bool:
         store = self._store
-        stake = Stake(gap, store.memory.checkpoint_bytes, store.now, bonus=kind_bonus(kind, is_leaf=False))
+        stake = Stake(gap, store.memory.checkpoint_bytes, store.now(), bonus=kind_bonus(kind, is_leaf=False))
         taken = store.take(0, 1, below=store.policy.value(stake))
         if taken is None:
             return False

@@ -14,6 +14,9 @@ from milepost.cache.stats import CacheStats
 from milepost.cache.tree import Checkpoint, Hold, Node, Packed, Scope, Tree, ancestors
 from milepost.specs import BLOCK_SIZE, CHUNK
 
+TICK = 1e-9
+"""Between two readings of the clock."""
+
 
 class Store:
     """The tree of known prefixes, the memory, and the rule by which the one makes room in the other."""
@@ -23,8 +26,12 @@ class Store:
         self.policy: EvictionPolicy[Thing] = LeastValue(self.stake)
         self.tree = Tree(self.policy)
         self.forgotten = Forgotten()
-        self.now = 0.0
-        """Newly stored bytes, in budgets: the clock of last uses."""
+        self._now = 0.0
+
+    def now(self) -> float:
+        """The clock of last uses: newly stored bytes, in budgets. No two readings are equal."""
+        self._now += TICK
+        return self._now
 
     @property
     def idle_bytes(self) -> int:
@@ -56,7 +63,7 @@ class Store:
         """See `Tree.publish`; the sequence's blocks that are not needed any more are free."""
         before = self.tree.num_tokens
         has_kv = self.memory.block_bytes > 0
-        replaced = self.tree.publish(hold, packed, end, table if has_kv else [], self.now)
+        replaced = self.tree.publish(hold, packed, end, table if has_kv else [], self.now())
         self.memory.free(replaced, [])
         self._pass(self.memory.block_bytes * (self.tree.num_tokens - before) // BLOCK_SIZE)
 
@@ -64,10 +71,10 @@ class Store:
         if not self.memory.block_bytes:
             self._pass(self.memory.checkpoint_bytes)
         self.stats.checkpoints_made += 1
-        return self.tree.add_checkpoint(hold.node, depth, slot, kind, self.now)
+        return self.tree.add_checkpoint(hold.node, depth, slot, kind, self.now())
 
     def let_go(self, hold: Hold) -> None:
-        self.tree.let_go(hold, self.now)
+        self.tree.let_go(hold, self.now())
         self.prune(hold.node)
 
     def stake(self, thing: Thing) -> Stake | None:
@@ -96,7 +103,7 @@ class Store:
         for part in path:
             part.spared = max(0, part.spared + by)
             self.policy.offer(part)
-        points = (c for part in path for c in reversed(part.checkpoints) if c.depth <= depth and c.spared - by >= 0)
+        points = (c for part in path for c in reversed(part.checkpoints) if c.depth <= depth and c.spared + by >= 0)
         checkpoint = next(points, None)
         if checkpoint is not None:
             checkpoint.spared += by
@@ -112,7 +119,7 @@ class Store:
         self.forgotten.clear()
 
     def _pass(self, num_bytes: int) -> None:
-        self.now += num_bytes / self.memory.limit_bytes
+        self._now += num_bytes / self.memory.limit_bytes
 
     def _give_up(self, thing: Thing, num_bytes: int) -> None:
         """Frees `thing`, or as much of its tail as makes `num_bytes` and is worth no more than its end."""

@@ -356,10 +356,15 @@ def containing(node: Node, depth: int) -> Node:
     return node
 
 
-def touch(node: Node, now: float, found: int = 0) -> None:
-    """The path to `node` is used; somebody came back to its first `found` tokens."""
+def touch(node: Node, now: float) -> None:
+    """The path to `node` is used."""
     for part in (node, *ancestors(node)):
         part.last_use = now
+
+
+def count_hit(node: Node, found: int) -> None:
+    """Somebody came back to the first `found` tokens of the path to `node`."""
+    for part in (node, *ancestors(node)):
         part.hits += found >= part.end
 
 

@@ -1,0 +1,95 @@
+"""What is at stake, on trees of one or two texts. A token of KV takes a byte, a state 100."""
+
+from __future__ import annotations
+
+from trees import Grove
+
+from milepost.cache.eviction import Stake
+from milepost.cache.stakes import LEAF_BONUS, PARTING_BONUS, SPARED_BONUS, STRANDED_BONUS, Thing, stake_of
+from milepost.cache.tree import Checkpoint, Node
+
+TEXT = list(range(1000, 2000))
+
+
+def stake(grove: Grove, thing: Thing, *, block_bytes: int = 16, state_bytes: int = 100) -> Stake | None:
+    return stake_of(thing, grove.tree, block_bytes, state_bytes)
+
+
+def text_of(num_tokens: int, *depths: int) -> tuple[Grove, Node, list[Checkpoint]]:
+    """A text that nobody holds, with checkpoints of ends."""
+    grove = Grove()
+    hold, _, _ = grove.write(TEXT[:num_tokens])
+    points = [grove.tree.add_checkpoint(hold.node, depth, slot, "end", 3.0) for slot, depth in enumerate(depths, 1)]
+    grove.tree.let_go(hold, 5.0)
+    return grove, hold.node, points
+
+
+def test_a_checkpoint_stands_for_the_tokens_back_to_the_one_before() -> None:
+    grove, _, (first, second) = text_of(256, 64, 256)
+    assert stake(grove, first) == Stake(64, 100, 3.0)
+    assert stake(grove, second) == Stake(192, 100, 3.0, bonus=LEAF_BONUS)
+
+
+def test_places_inside_have_a_bonus_where_texts_part() -> None:
+    grove, _, points = text_of(256, 64, 128, 192, 256)
+    points[0].kind, points[1].kind, points[2].kind = "junction", "breakpoint", "grid"
+    stakes = [stake(grove, point) for point in points]
+    assert [found.bonus for found in stakes if found] == [PARTING_BONUS, PARTING_BONUS, 0.0, LEAF_BONUS]
+
+
+def test_a_grid_point_has_no_bonus_even_where_it_is_the_last() -> None:
+    grove, _, (point,) = text_of(64, 64)
+    point.kind = "grid"
+    assert stake(grove, point) == Stake(64, 100, 3.0)
+
+
+def test_the_last_checkpoint_counts_the_hits_of_its_text_too() -> None:
+    grove, node, (first, second) = text_of(128, 64, 128)
+    node.hits, first.hits = 5, 2
+    found = [stake(grove, point) for point in (first, second)]
+    assert [one.hits for one in found if one] == [2, 5]
+
+
+def test_what_is_used_or_gone_is_not_at_stake() -> None:
+    grove, node, (point,) = text_of(64, 64)
+    grove.tree.pin(point)
+    assert stake(grove, point) is None
+    grove.tree.unpin(point)
+    hold = grove.tree.hold(node, 64)
+    assert stake(grove, node) is None
+    grove.tree.let_go(hold, 5.0)
+    assert stake(grove, node) is not None
+    grove.write([*TEXT[:64], *[7] * 16])
+    assert stake(grove, node) is None
+    grove.tree.drop(point)
+    assert stake(grove, point) is None
+
+
+def test_a_tail_goes_with_the_checkpoint_at_its_end_and_what_leads_there() -> None:
+    grove, node, _ = text_of(256, 64, 256)
+    assert stake(grove, node) == Stake(192, 100 + 192, 5.0, bonus=LEAF_BONUS)
+
+
+def test_a_tail_behind_its_last_checkpoint_is_worth_little() -> None:
+    grove, node, _ = text_of(272, 64, 256)
+    assert stake(grove, node) == Stake(16, 16, 5.0, bonus=STRANDED_BONUS)
+
+
+def test_without_states_a_tail_is_worth_its_tokens_and_a_head_more() -> None:
+    grove, node, _ = text_of(256)
+    node.hits = 2
+    assert stake(grove, node, state_bytes=0) == Stake(16, 16, 5.0, hits=2)
+    grove.tree.trim(node, 64)
+    assert stake(grove, node, state_bytes=0) == Stake(16, 16, 5.0, hits=2, bonus=PARTING_BONUS)
+
+
+def test_without_kv_tails_are_not_at_stake() -> None:
+    grove, node, (point,) = text_of(64, 64)
+    assert stake(grove, node, block_bytes=0) is None
+    assert stake(grove, point, block_bytes=0) is not None
+
+
+def test_what_is_spared_is_worth_more_than_anything() -> None:
+    grove, node, (point,) = text_of(64, 64)
+    node.spared = point.spared = 1
+    assert [found.bonus for found in (stake(grove, node), stake(grove, point)) if found] == [SPARED_BONUS] * 2
