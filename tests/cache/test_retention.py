@@ -1,6 +1,6 @@
 import pytest
 
-from milepost.cache.retention import Kind, Retention
+from milepost.cache.retention import Kind, Retention, stronger
 from milepost.errors import ConfigError
 from milepost.request import Sequence
 from milepost.sampling_params import SamplingParams
@@ -35,6 +35,12 @@ def test_no_interval_keeps_special_points_alone() -> None:
 def test_a_prompt_that_ends_on_the_grid_keeps_the_point_before_too() -> None:
     assert kept(0, sequence(384)) == {320: "end", 384: "end"}
     assert kept(0, sequence(385)) == {384: "end"}
+
+
+def test_of_two_reasons_the_stronger_counts() -> None:
+    assert kept(0, sequence(600, (600,)), junction=320) == {320: "junction", 576: "breakpoint"}
+    assert kept(0, sequence(600), junction=576) == {576: "junction"}
+    assert [stronger("grid", "end"), stronger("junction", "end"), stronger("end", "end")] == ["end", "junction", "end"]
 
 
 @pytest.mark.parametrize("interval", [None, 0, 128, 256])

@@ -71,10 +71,10 @@ class Case:
         rng = self.rng = random.Random(self.seed)
         self.kind = rng.choice(list(KINDS))
         self.block_bytes, self.checkpoint_bytes = KINDS[self.kind]
-        blocks, states = rng.choice([4, 20, 30, 60, 200]), rng.choice([2, 3, 6, 20])
+        blocks, states = rng.choice([4, 20, 30, 60, 200]), rng.choice([2, 4, 20])
         self.limit_bytes = blocks * self.block_bytes + states * self.checkpoint_bytes
         self.interval = rng.choice([None, None, 0, 0, 128])
-        self.budget = rng.choice([1, 3, 16, 33, 64, 65, 200, 1000])
+        self.budget = rng.choice([3, 16, 33, 64, 65, 200, 1000])
         self.max_num_seqs = rng.choice([1, 2, 3, 5, 10])
         self.policy = rng.choice(["fcfs", "priority"])
         self.enabled = rng.random() < 0.95
@@ -91,7 +91,7 @@ class Case:
 
     def _arrival(self, number: int) -> Arrival:
         rng = self.rng
-        tail = [rng.randrange(self.vocab_size) for _ in range(rng.choice([1, 2, 10, 30, 70]))]
+        tail = [rng.randrange(self.vocab_size) for _ in range(rng.choice([1, 2, 10, 30, 70, 100]))]
         step = rng.randrange(self.busy)
         follows = rng.choice(self.arrivals) if number and rng.random() < 0.5 else None
         salt = rng.choice(["", "", "", "other"])
@@ -105,14 +105,14 @@ class Case:
         return Arrival(
             request_id=f"request {number}",
             step=step,
-            prompt=rng.choice(self.stems)[: rng.choice([0, 64, 100, 128, 200, 270, 330])] + tail,
+            prompt=rng.choice(self.stems)[: rng.choice([0, 64, 100, 128, 200, 330, 330])] + tail,
             params=params,
             priority=rng.randrange(3),
             salt=salt,
             abort_step=step + rng.randrange(30) if rng.random() < 0.25 else None,
             abort_while_running=rng.random() < 0.5,
             follows=None if follows is None else follows.request_id,
-            breakpoints=tuple(rng.randrange(1, 270) for _ in range(rng.choice([0, 1, 2]))),
+            breakpoints=tuple(rng.randrange(1, 270) for _ in range(rng.choice([0, 0, 1, 2]))),
             bad_row=rng.randrange(200) if rng.random() < 0.05 else None,
         )
 
@@ -186,7 +186,7 @@ class SimulatedEngine:
             self._operate()
             self._abort(now, while_running=False)
             self._step(now)
-            if self._walks and self.case.rng.random() < 0.15:
+            if self._walks and self.case.rng.random() < 0.1:
                 self.cache.check(self.scheduler.running)
             now += 1
         self._check_end()

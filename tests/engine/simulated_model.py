@@ -118,7 +118,8 @@ class SimulatedModel:
             for first in range(0, start, BLOCK_SIZE):
                 stored = self._blocks[seq.block_table[first // BLOCK_SIZE]]
                 right = rows[first : min(first + BLOCK_SIZE, start)]
-                expect(stored[: len(right)] == right, f"{name} reads wrong rows from {first} on")
+                if stored[: len(right)] != right:
+                    raise SimulationError(f"{name} reads wrong rows from {first} on")
         if not self.has_states:
             expect(start <= 0 or self.has_kv, f"{name} resumes from nothing")
             return (

@@ -8,27 +8,27 @@ import pytest
 from simulated_engine import Case, SimulatedEngine
 
 FLOORS = {
-    "preempted": 20,
-    "aborted": 100,
-    "aborted during a step": 100,
-    "refused": 50,
-    "ended by the cache's size": 20,
-    "not sound": 20,
-    "pinned": 100,
+    "preempted": 15,
+    "aborted": 80,
+    "aborted during a step": 80,
+    "refused": 80,
+    "ended by the cache's size": 10,
+    "not sound": 40,
+    "pinned": 150,
     "reset": 3,
     "blocks evicted": 500,
     "states thinned": 200,
     "resumed from kv": 100,
-    "resumed from end": 300,
+    "resumed from end": 150,
     "resumed from grid": 10,
-    "resumed from breakpoint": 15,
-    "resumed from junction": 3,
+    "resumed from breakpoint": 30,
+    "resumed from junction": 10,
     "resumed from answer": 15,
     "resumed after preemption": 500,
-    "resumed after eviction": 60,
+    "resumed after eviction": 40,
     "resumed after an abort": 30,
     "miss: no prefix": 100,
-    "miss: diverged": 100,
+    "miss: diverged": 80,
     "miss: evicted": 50,
     "miss: state thinned": 30,
     "miss: too short": 100,
@@ -61,6 +61,7 @@ def test_memory_that_is_refused_costs_time_and_nothing_else() -> None:
 @pytest.mark.full
 @pytest.mark.timeout(7200)
 def test_every_schedule_gives_the_tokens_of_the_plain_loop_a_hundred_thousand_times() -> None:
-    """One process a core; some 50 cases a second each."""
-    events = run_seeds(range(200, 50_200)) + run_seeds(range(100, 50_100), faults=True)
-    assert all(events[event] >= 100 * floor for event, floor in FLOORS.items())
+    events = run_seeds(range(200, 60_200))
+    few = {event: events[event] for event, floor in FLOORS.items() if events[event] < 200 * floor}
+    assert not few, f"the sample has too few of: {few}"
+    run_seeds(range(100, 40_100), faults=True)

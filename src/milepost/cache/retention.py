@@ -10,13 +10,21 @@ from milepost.errors import ConfigError
 from milepost.request import Sequence
 from milepost.specs import CHUNK
 
-Kind = Literal["grid", "junction", "breakpoint", "end"]
-"""Why a checkpoint is kept. `grid`: the interval reached it, nothing more. Where two reasons hold, the last one counts.
+Kind = Literal["grid", "end", "junction", "breakpoint"]
+"""Why a checkpoint is kept; where two reasons hold, the last one counts.
 
+grid        the interval reached it, nothing more
+end         of a prompt (the same prompt, and what goes on from it, come back) or of an answer (the next turn)
 junction    where a sequence left a known prefix for the first time: the next to leave there resumes from it
 breakpoint  where the client or the chat template says that prompts part
-end         of a prompt (the same prompt, and what goes on from it, come back) or of an answer (the next turn)
 """
+
+_ORDER: tuple[Kind, ...] = ("grid", "end", "junction", "breakpoint")
+
+
+def stronger(one: Kind, other: Kind) -> Kind:
+    """Of two reasons to keep a checkpoint, the one that counts."""
+    return max(one, other, key=_ORDER.index)
 
 
 def floor_to_grid(num_tokens: int) -> int:
@@ -44,12 +52,12 @@ class Retention:
 
     def kind(self, seq: Sequence, junction: int, depth: int) -> Kind | None:
         """Why the state of `seq` after `depth` tokens, a grid point, is kept; None: it is not."""
-        if depth in _prompt_ends(seq):
-            return "end"
         if any(floor_to_grid(place) == depth for place in seq.breakpoints):
             return "breakpoint"
         if depth == junction:
             return "junction"
+        if depth in _prompt_ends(seq):
+            return "end"
         regular = self.interval is None or (self.interval > 0 and depth % self.interval == 0)
         return "grid" if regular else None
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from milepost.cache.eviction import Stake
 from milepost.cache.memory import IntegrityError
-from milepost.cache.retention import Kind, Retention, floor_to_grid
+from milepost.cache.retention import Kind, Retention, floor_to_grid, stronger
 from milepost.cache.stakes import kind_bonus
 from milepost.cache.store import Store
 from milepost.cache.tree import Checkpoint, Hold, Node
@@ -137,7 +137,7 @@ class States:
                 self._store.memory.free([], [seq.state_slot])
         elif holding.state is not None:
             if holding.query is None:  # and not turned back before it ran
-                holding.state.kind = "end"
+                holding.state.kind = stronger(holding.state.kind, "end")
             holding.state.last_use = self._store.now()
             self._store.tree.unpin(holding.state)
         holding.state, seq.state_slot = None, 0
@@ -177,8 +177,8 @@ class States:
             known.in_answer = point > seq.num_prompt_tokens
             return known
         self._store.memory.free([], [slot])
-        if kind is not None and kind != "grid":
-            known.kind = kind
+        if kind is not None:
+            known.kind = stronger(known.kind, kind)
         return known
 
     def _go_on(self, seq: Sequence, holding: Holding, slot: int, checkpoint: Checkpoint | None) -> None:
