@@ -1,33 +1,76 @@
 // Norms of single rows.
-// A row's sum of squares runs in W fixed partial sums, folded in one order: its bits depend on the row alone, never on how
+// A row's sum of squares runs in 4 W fixed partial sums, folded in one order: its bits depend on the row alone, never on how
 // many rows or threads run.
 #pragma once
-#include "parallel.h"
-#include "simd.h"
+#include "functions.h"
+#include "rows.h"
 
 namespace milepost {
 
 template <typename T>
 float sum_of_squares(const T* row, std::int64_t size) {
-    vf total = {};
-    for_lanes(size, [&](std::int64_t i, std::int64_t n) {
-        const vf value = load_upto(row + i, n);
-        total = fma(value, value, total);
-    });
-    return sum(total);
+    constexpr std::int64_t PARTS = 4;
+    vf total[PARTS] = {};
+    std::int64_t i = 0;
+    for (; i + PARTS * W <= size; i += PARTS * W)
+        for (std::int64_t j = 0; j < PARTS; ++j) {
+            const vf value = load(row + i + j * W);
+            total[j] = fma(value, value, total[j]);
+        }
+    for (std::int64_t j = 0; j < PARTS && i < size; ++j, i += W) {
+        const vf value = load_upto(row + i, size - i < W ? size - i : W);
+        total[j] = fma(value, value, total[j]);
+    }
+    return sum((total[0] + total[1]) + (total[2] + total[3]));
 }
 
-/// x / sqrt(mean(x^2) + eps) * weight, over rows of `size`. The normalised value is rounded to T before it meets the weight,
-/// as the reference does.
-template <typename T>
-void rms_norm(const T* x, const T* weight, T* out, std::int64_t rows, std::int64_t size, float eps) {
-    parallel_for(rows, [&](std::int64_t r) {
-        const T* row = x + r * size;
-        const vf scale = splat(1.0f / std::sqrt(sum_of_squares(row, size) / static_cast<float>(size) + eps));
+/// out = finish(row)(x / sqrt(sum(x^2) / count + eps), i, n) over rows of `size`: what `finish` returns for a row gets n values
+/// of it from the i-th on. out is dense.
+template <typename X, typename T, typename F>
+void norm_rows(const X* x, RowPlaces places, T* out, std::int64_t rows, std::int64_t size, float count, float eps, F finish) {
+    for_rows(rows, size, [&](std::int64_t r) {
+        const X* row = x + places(r);
+        T* to = out + r * size;
+        const vf scale = splat(1.0f / std::sqrt(sum_of_squares(row, size) / count + eps));
+        const auto finish_row = finish(r);
         for_lanes(size, [&](std::int64_t i, std::int64_t n) {
-            const vf normal = rounded_to(load_upto(row + i, n) * scale, row);
-            store_upto(out + r * size + i, normal * load_upto(weight + i, n), n);
+            store_upto(to + i, finish_row(load_upto(row + i, n) * scale, i, n), n);
         });
+    });
+}
+
+/// x / sqrt(mean(x^2) + eps) * weight. The normalised value is rounded to T before it meets the weight, as the reference does.
+template <typename T>
+void rms_norm(const T* x, RowPlaces places, const T* weight, T* out, std::int64_t rows, std::int64_t size, float eps) {
+    norm_rows(x, places, out, rows, size, static_cast<float>(size), eps, [=](std::int64_t) {
+        return [=](vf normal, std::int64_t i, std::int64_t n) { return rounded_to(normal, x) * load_upto(weight + i, n); };
+    });
+}
+
+/// x / sqrt(mean(x^2) + eps) * (1 + weight), rounded once.
+template <typename T>
+void offset_rms_norm(const T* x, RowPlaces places, const T* weight, T* out, std::int64_t rows, std::int64_t size, float eps) {
+    norm_rows(x, places, out, rows, size, static_cast<float>(size), eps, [=](std::int64_t) {
+        return [=](vf normal, std::int64_t i, std::int64_t n) { return normal * (1.0f + load_upto(weight + i, n)); };
+    });
+}
+
+/// x / sqrt(mean(x^2) + eps) * weight * silu(gate), x in fp32, rounded once.
+template <typename T>
+void gated_rms_norm(const float* x, RowPlaces places, const T* gate, RowPlaces gate_places, const T* weight, T* out,
+                    std::int64_t rows, std::int64_t size, float eps) {
+    norm_rows(x, places, out, rows, size, static_cast<float>(size), eps, [=](std::int64_t row) {
+        return [weight, row_gate = gate + gate_places(row)](vf normal, std::int64_t i, std::int64_t n) {
+            return normal * load_upto(weight + i, n) * silu(load_upto(row_gate + i, n));
+        };
+    });
+}
+
+/// x / sqrt(sum(x^2) + eps).
+template <typename T>
+void l2_norm(const T* x, RowPlaces places, T* out, std::int64_t rows, std::int64_t size, float eps) {
+    norm_rows(x, places, out, rows, size, 1.0f, eps, [](std::int64_t) {
+        return [](vf normal, std::int64_t, std::int64_t) { return normal; };
     });
 }
 

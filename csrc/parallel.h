@@ -27,7 +27,12 @@ class FlushDenormals {
 /// reads. Threads take consecutive parts.
 template <typename F>
 void parallel_for(std::int64_t count, F f) {
-#pragma omp parallel if (count > 1)
+    if (count <= 1) {
+        FlushDenormals flush;
+        if (count == 1) f(0);
+        return;
+    }
+#pragma omp parallel
     {
         FlushDenormals flush;
 #pragma omp for schedule(static)

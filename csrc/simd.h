@@ -59,9 +59,48 @@ inline vf select(vi mask, vf yes, vf no) {
     return as_float((as_bits(yes) & m) | (as_bits(no) & ~m));
 }
 
-inline vf max(vf a, vf b) { return select(a > b, a, b); }
-inline vf min(vf a, vf b) { return select(a < b, a, b); }
+/// a > b ? a : b: b where either is NaN.
+inline vf max(vf a, vf b) {
+#if defined(MILEPOST_AVX512BF16) || defined(MILEPOST_AVX512)
+    return (vf)_mm512_maskz_max_ps(0xffff, (__m512)a, (__m512)b);
+#elif defined(MILEPOST_AVX2)
+    return (vf)_mm256_max_ps((__m256)a, (__m256)b);
+#else
+    return select(a > b, a, b);
+#endif
+}
+
+/// a < b ? a : b: b where either is NaN.
+inline vf min(vf a, vf b) {
+#if defined(MILEPOST_AVX512BF16) || defined(MILEPOST_AVX512)
+    return (vf)_mm512_maskz_min_ps(0xffff, (__m512)a, (__m512)b);
+#elif defined(MILEPOST_AVX2)
+    return (vf)_mm256_min_ps((__m256)a, (__m256)b);
+#else
+    return select(a < b, a, b);
+#endif
+}
+
 inline vf abs(vf a) { return as_float(as_bits(a) & 0x7fffffffu); }
+
+/// The nearest bf16 values, ties to even; NaN stays NaN.
+inline vh halves(vf v) {
+#if defined(MILEPOST_AVX512BF16)
+    return (vh)_mm512_cvtneps_pbh((__m512)v);
+#else
+    const vu bits = as_bits(v), rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+    const vu nan = reinterpret_cast<vu>(v != v);
+    return __builtin_convertvector((rounded & ~nan) | (nan & 0x7fc0u), vh);
+#endif
+}
+
+inline vf widened(vh v) {
+#if defined(MILEPOST_AVX512BF16) || defined(MILEPOST_AVX512)
+    return as_float((vu)_mm512_maskz_cvtepu16_epi32(0xffff, (__m256i)v) << 16);  // one instruction, below four
+#else
+    return as_float(__builtin_convertvector(v, vu) << 16);
+#endif
+}
 
 // Loads and stores need no alignment. Those of n < W values read and write nothing beyond them; lanes from n on are 0.
 
@@ -74,16 +113,13 @@ inline vf load(const float* p) {
 inline vf load(const bf16* p) {
     vh v;
     std::memcpy(&v, p, sizeof v);
-    return as_float(__builtin_convertvector(v, vu) << 16);
+    return widened(v);
 }
 
 inline void store(float* p, vf v) { std::memcpy(p, &v, sizeof v); }
 
-/// Rounds to nearest, ties to even; NaN stays NaN.
 inline void store(bf16* p, vf v) {
-    const vu bits = as_bits(v), rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
-    const vu nan = reinterpret_cast<vu>(v != v);
-    const vh half = __builtin_convertvector((rounded & ~nan) | (nan & 0x7fc0u), vh);
+    const vh half = halves(v);
     std::memcpy(p, &half, sizeof half);
 }
 
@@ -103,11 +139,7 @@ void store_n(T* p, vf v, std::int64_t n) {
 
 /// What a value is once it has been stored as T.
 inline vf rounded_to(vf v, const float*) { return v; }
-inline vf rounded_to(vf v, const bf16*) {
-    bf16 lanes[W];
-    store(lanes, v);
-    return load(lanes);
-}
+inline vf rounded_to(vf v, const bf16*) { return widened(halves(v)); }
 
 /// Calls f(i, n) for runs of at most W of `size` values: the tail gets fewer lanes, not other arithmetic.
 template <typename F>
@@ -147,12 +179,25 @@ inline float largest(vf v) {
     return top;
 }
 
+/// p * 2^n for the polynomial below: n = shifted - 1.5 * 2^23, an integer.
+inline vf scaled(vf p, vf shifted) {
+#if defined(MILEPOST_AVX512BF16) || defined(MILEPOST_AVX512)
+    return (vf)_mm512_maskz_scalef_ps(0xffff, (__m512)p, (__m512)(shifted - 12582912.0f));
+#else
+    const vi whole = reinterpret_cast<vi>(as_bits(shifted)) - 0x4b400000;
+    // two factors: 2^128 alone would not fit
+    const vi half = whole >> 1;
+    return p * as_float(reinterpret_cast<vu>((half + 127) << 23)) * as_float(reinterpret_cast<vu>((whole - half + 127) << 23));
+#endif
+}
+
 /// e^x within 2 units in the last place: x = n ln 2 + r, |r| <= ln 2 / 2, a polynomial of degree 7 in r, times 2^n. Results
 /// below the smallest normal number are 0; NaN stays NaN.
 inline vf exp(vf x) {
-    const vf shifted = fma(x, splat(1.44269504088896341f), splat(12582912.0f));  // 1.5 * 2^23: rounds to an integer
+    const vf near = min(splat(89.0f), max(splat(-104.0f), x));  // beyond, 0 or infinity; NaN passes
+    const vf shifted = fma(near, splat(1.44269504088896341f), splat(12582912.0f));  // 1.5 * 2^23: rounds to an integer
     const vf n = shifted - 12582912.0f;
-    vf r = fma(n, splat(-0.693145751953125f), x);
+    vf r = fma(n, splat(-0.693145751953125f), near);
     r = fma(n, splat(-1.42860682030941723e-6f), r);
     vf p = splat(1.0f / 5040);
     p = fma(p, r, splat(1.0f / 720));
@@ -162,15 +207,7 @@ inline vf exp(vf x) {
     p = fma(p, r, splat(0.5f));
     p = fma(p, r, splat(1.0f));
     p = fma(p, r, splat(1.0f));
-    const vi whole = reinterpret_cast<vi>(as_bits(shifted)) - 0x4b400000;
-    // two factors: 2^128 alone would not fit
-    const vi half = whole >> 1;
-    const vf scale = as_float(reinterpret_cast<vu>((half + 127) << 23));
-    const vf rest = as_float(reinterpret_cast<vu>((whole - half + 127) << 23));
-    vf y = p * scale * rest;
-    y = select(x < -87.33654f, vf{}, y);
-    y = select(x > 88.72284f, splat(INFINITY), y);
-    return select(x != x, x, y);
+    return scaled(p, shifted);
 }
 
 }  // namespace milepost

@@ -1,8 +1,55 @@
 #pragma once
+#include "../activation.h"
 #include "address.h"
 
 namespace milepost {
 
-inline void bind_activation(nb::module_&) {}
+// RowPlaces come as three numbers: inner, outer stride, inner stride.
+
+template <typename T, typename F>
+void bind_function(nb::module_& m, const char* name, F f) {
+    define(m, name, [f](Address x, Int inner, Int outer, Int step, Address out, Int rows, Int size) {
+        each_value(at<const T>(x), {inner, outer, step}, at<T>(out), rows, size, f);
+    });
+}
+
+template <typename T>
+using PairKernel = void (*)(const T*, RowPlaces, const T*, RowPlaces, T*, Int, Int);
+
+template <typename T, PairKernel<T> KERNEL>
+void bind_pair(nb::module_& m, const char* name) {
+    define(m, name,
+           [](Address x, Int x_inner, Int x_outer, Int x_step, Address y, Int y_inner, Int y_outer, Int y_step, Address out,
+              Int rows, Int size) {
+               KERNEL(at<const T>(x), {x_inner, x_outer, x_step}, at<const T>(y), {y_inner, y_outer, y_step}, at<T>(out), rows,
+                      size);
+           });
+}
+
+template <typename T>
+void bind_soft_cap(nb::module_& m, const char* name) {
+    define(m, name, [](Address x, Int inner, Int outer, Int step, Address out, Int rows, Int size, float cap) {
+        soft_cap(at<const T>(x), {inner, outer, step}, at<T>(out), rows, size, cap);
+    });
+}
+
+inline void bind_activation(nb::module_& m) {
+    bind_function<float>(m, "silu_f32", [](vf x) { return silu(x); });
+    bind_function<bf16>(m, "silu_bf16", [](vf x) { return silu(x); });
+    bind_function<float>(m, "sigmoid_f32", [](vf x) { return sigmoid(x); });
+    bind_function<bf16>(m, "sigmoid_bf16", [](vf x) { return sigmoid(x); });
+    bind_function<float>(m, "softplus_f32", [](vf x) { return softplus(x); });
+    bind_function<bf16>(m, "softplus_bf16", [](vf x) { return softplus(x); });
+    bind_soft_cap<float>(m, "soft_cap_f32");
+    bind_soft_cap<bf16>(m, "soft_cap_bf16");
+    bind_pair<float, silu_mul<float>>(m, "silu_mul_f32");
+    bind_pair<bf16, silu_mul<bf16>>(m, "silu_mul_bf16");
+    bind_pair<float, gelu_tanh_mul<float>>(m, "gelu_tanh_mul_f32");
+    bind_pair<bf16, gelu_tanh_mul<bf16>>(m, "gelu_tanh_mul_bf16");
+    bind_pair<float, sigmoid_mul<float>>(m, "sigmoid_mul_f32");
+    bind_pair<bf16, sigmoid_mul<bf16>>(m, "sigmoid_mul_bf16");
+    bind_pair<float, sigmoid_mul_rows<float>>(m, "sigmoid_mul_rows_f32");
+    bind_pair<bf16, sigmoid_mul_rows<bf16>>(m, "sigmoid_mul_rows_bf16");
+}
 
 }  // namespace milepost

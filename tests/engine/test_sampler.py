@@ -185,14 +185,33 @@ def test_a_row_does_not_depend_on_its_memory() -> None:
         assert Sampler([EOS]).sample(place, seqs) == together
 
 
-def test_threads_do_not_change_a_draw() -> None:
-    logits = random_logits(2, 60_000)
-    seqs = [sequence(seed=1, logprobs=2), sequence(temperature=0, logprobs=2)]
-    together = Sampler().sample(logits, seqs)
+@pytest.mark.parametrize("kind", ["spread", "flat", "tied"])
+def test_a_large_vocabulary_alone_together_and_on_any_threads(kind: str) -> None:
+    """Sums over 250,000 scores: torch would share them out among its threads."""
+    logits = random_logits(18, 250_001, scale=0.01 if kind == "flat" else 3.0)
+    logits = logits.round() if kind == "tied" else logits
+    wide: list[dict[str, Any]] = [
+        {"logprobs": 0},
+        {"temperature": 0.0, "logprobs": 5},
+        {"temperature": 1.7, "logprobs": 20},
+        {"top_p": 0.95, "logprobs": 3},
+        {"top_p": 0.999999, "temperature": 2.0, "logprobs": 1},
+        {"top_k": 100_000, "top_p": 0.5, "logprobs": 1},
+        {"top_k": 40, "top_p": 0.9, "logprobs": 0},
+        {"min_p": 0.05, "presence_penalty": 0.5, "frequency_penalty": 0.2, "repetition_penalty": 1.1, "logprobs": 2},
+        {"logit_bias": {5: 3.0}, "min_tokens": 4, "logprobs": 1},
+    ]
+    seqs = [sequence(tuple(range(i + 1)), (i, i, 5), i % 3, seed=i, **wide[i % len(wide)]) for i in range(18)]
+    expected = Sampler([EOS]).sample(logits, seqs)
+    assert len(set(tokens_of(expected))) > 5
     before = torch.get_num_threads()
     try:
-        torch.set_num_threads(1)
-        assert Sampler().sample(logits, seqs) == together
+        for num_threads in (1, 2, 5):
+            torch.set_num_threads(num_threads)
+            assert Sampler([EOS]).sample(logits, seqs) == expected
+            assert Sampler([EOS]).sample(logits.flip(0), seqs[::-1])[::-1] == expected
+            alone = [Sampler([EOS]).sample(logits[i : i + 1].clone(), [seq])[0] for i, seq in enumerate(seqs)]
+            assert alone == expected
     finally:
         torch.set_num_threads(before)
 

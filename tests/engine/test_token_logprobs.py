@@ -50,6 +50,21 @@ def test_memory_layout_does_not_matter() -> None:
     assert prompt_logprobs(logits, [1, 2, 3, 4], 3) == prompt_logprobs(logits.T.contiguous().T, [1, 2, 3, 4], 3)
 
 
+def test_a_row_has_the_same_values_alone_among_others_and_on_any_threads() -> None:
+    logits = torch.randn(6, 250_001, generator=torch.Generator().manual_seed(1)) * 3
+    chosen = [0, 250_000, 17, 18, 19, 20]
+    expected = prompt_logprobs(logits, chosen, 4)
+    before = torch.get_num_threads()
+    try:
+        for num_threads in (1, 2, 5):
+            torch.set_num_threads(num_threads)
+            assert prompt_logprobs(logits, chosen, 4) == expected
+            for i, token in enumerate(chosen):
+                assert prompt_logprobs(logits[i : i + 1].clone(), [token], 4) == [expected[i]]
+    finally:
+        torch.set_num_threads(before)
+
+
 def test_not_finite() -> None:
     with pytest.raises(RequestFailed, match="not finite"):
         prompt_logprobs(torch.tensor([[0.0, math.nan]]), [0], 1)

@@ -7,7 +7,10 @@ import pytest
 import torch
 
 from milepost.errors import ModelError
-from milepost.layers.rope import rope_from_config
+from milepost.layers.rope import Rope, rope_from_config
+from milepost.ops import Target, bind
+
+OPS = bind(Target(torch.device("cpu"), torch.float32), [])[0]
 
 LLAMA3 = {
     "rope_type": "llama3",
@@ -19,7 +22,11 @@ LLAMA3 = {
 
 
 def rope(scaling: dict[str, Any] | None = None, head_dim: int = 128, **config: Any) -> torch.Tensor:
-    return rope_from_config({"rope_theta": 500_000.0, "rope_scaling": scaling, **config}, head_dim).inv_freq
+    return made(scaling, head_dim, **config).inv_freq
+
+
+def made(scaling: dict[str, Any] | None = None, head_dim: int = 128, **config: Any) -> Rope:
+    return rope_from_config({"rope_theta": 500_000.0, "rope_scaling": scaling, **config}, head_dim, OPS)
 
 
 def test_factors_divide_each_frequency() -> None:
@@ -65,3 +72,15 @@ def test_constants_stay_on_the_cpu_when_a_model_is_built_without_memory() -> Non
     with torch.device("meta"):
         assert torch.equal(rope(), rope())
         assert not rope({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}).is_meta
+
+
+def test_angles_are_positions_times_frequencies_scaled_by_yarns_factor() -> None:
+    positions = torch.tensor([0, 1, 5000, 131_071])
+    for rotary, factor in (
+        (made(), 1.0),
+        (made({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}), 0.1 * math.log(4) + 1),
+    ):
+        angles = (positions.float()[:, None] * rotary.inv_freq).double()
+        cos, sin = rotary(positions)
+        torch.testing.assert_close(cos, (angles.cos() * factor).float(), rtol=0, atol=2e-7)
+        torch.testing.assert_close(sin, (angles.sin() * factor).float(), rtol=0, atol=2e-7)

@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from torch import nn
 
 from milepost.errors import ModelError
 from milepost.layers.causal_conv import CausalConv
 from milepost.layers.linear import Linear
 from milepost.layers.norm import GatedRMSNorm
-from milepost.layers.wide import WideParameter
+from milepost.layers.wide import DecayRates, WideParameter
 from milepost.ops import ForwardBatch, Ops
 from milepost.specs import CHUNK, Buffer, LayerSpec, Recurrent
 
@@ -66,7 +65,7 @@ class Projected:
     decay: torch.Tensor
 
 
-class GatedDelta(nn.Module):
+class GatedDelta(DecayRates):
     """A projection; a short convolution over queries, keys and values; the recurrence; gated norm; projection.
 
     Rates, decays and all of the recurrence are fp32 whatever the model's dtype. Families differ in how they store the
@@ -110,7 +109,7 @@ class GatedDelta(nn.Module):
             q * s.key_dim**-0.5,
             k,
             v.reshape(-1, s.num_value_heads, s.value_dim),
-            steps * -self.A_log.exp(),
+            steps * self.rates,
             ops.sigmoid(projected.rate.float()),
             buffers.checkpoint["state"],
             window["k"],

@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from torch import nn
 
 from milepost.layers.causal_conv import CausalConv
 from milepost.layers.linear import Linear
-from milepost.layers.wide import WideParameter
+from milepost.layers.wide import DecayRates, WideParameter
 from milepost.ops import ForwardBatch, Ops
 from milepost.specs import Buffer, LayerSpec, Recurrent
 
@@ -29,7 +28,7 @@ class MambaShape:
     inner_eps: float | None = None
 
 
-class Mamba(nn.Module):
+class Mamba(DecayRates):
     """A projection to x and gate; a convolution over x; time steps, B and C from x; the recurrence; gate; a projection.
 
     Time steps, decays and all of the recurrence are fp32 whatever the model's dtype.
@@ -59,7 +58,7 @@ class Mamba(nn.Module):
         dt, b, c = self._selected(inputs)
         inputs = inputs.float()
         out = self.ops.selective_scan(
-            inputs, dt, -self.A_log.exp(), b, c, buffers.checkpoint["state"], buffers.window["state"], batch
+            inputs, dt, self.rates, b, c, buffers.checkpoint["state"], buffers.window["state"], batch
         )
         out = self.ops.silu_mul(gate.float(), out + inputs * self.D)
         return self.out_proj(out.to(x.dtype))

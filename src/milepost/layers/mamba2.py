@@ -11,7 +11,7 @@ from torch import nn
 from milepost.errors import ModelError
 from milepost.layers.causal_conv import CausalConv
 from milepost.layers.linear import Linear
-from milepost.layers.wide import WideParameter
+from milepost.layers.wide import DecayRates, WideParameter
 from milepost.ops import ForwardBatch, Ops
 from milepost.specs import CHUNK, Buffer, LayerSpec, Recurrent
 
@@ -77,7 +77,7 @@ class GatedNorm(nn.Module):
         return self.ops.rms_norm(parts, plain, self.eps).reshape(rows, size) * self.weight.float()
 
 
-class Mamba2(nn.Module):
+class Mamba2(DecayRates):
     """A projection to gate, x, B, C and time steps; a convolution over x, B and C; the recurrence; gate; a projection.
 
     `norm`: how the result is normed and gated, None for the gate alone. `scales`: factors of the projection's five
@@ -130,7 +130,7 @@ class Mamba2(nn.Module):
             queries.reshape(-1, s.num_groups, s.state_size),
             keys.reshape(-1, s.num_groups, s.state_size),
             inputs * dt[:, :, None],
-            dt * -self.A_log.exp(),
+            dt * self.rates,
             buffers.checkpoint["state"],
             window["k"],
             window["u"],

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from milepost.errors import ModelError
+from milepost.ops import Ops
 
 
 @dataclass(frozen=True)
@@ -17,15 +18,15 @@ class Rope:
     """Angles of `2 * len(inv_freq)` values of each head; cos and sin are scaled by `attention_factor` (yarn)."""
 
     inv_freq: torch.Tensor
+    ops: Ops
     attention_factor: float = 1.0
 
     def __call__(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """cos and sin of positions int64 [rows], each fp32 [rows, head_dim / 2]."""
-        angles = positions.float()[:, None] * self.inv_freq.to(positions.device)
-        return angles.cos() * self.attention_factor, angles.sin() * self.attention_factor
+        return self.ops.rope_angles(positions, self.inv_freq.to(positions.device), self.attention_factor)
 
 
-def rope_from_config(config: Mapping[str, Any], head_dim: int) -> Rope:
+def rope_from_config(config: Mapping[str, Any], head_dim: int, ops: Ops) -> Rope:
     """Reads `rope_parameters` (transformers 5) or `rope_theta` and `rope_scaling` (before).
 
     Kinds: default, linear (Chen et al., 2023), llama3 (the Llama 3.1 report), yarn (Peng et al., 2023), and
@@ -45,15 +46,16 @@ def rope_from_config(config: Mapping[str, Any], head_dim: int) -> Rope:
         )
     inv_freq = 1.0 / theta ** (torch.arange(0, size, 2, dtype=torch.int64, device="cpu").float() / size)
     if kind == "default":
-        return Rope(inv_freq)
+        return Rope(inv_freq, ops)
     if kind == "linear":
-        return Rope(inv_freq / float(settings["factor"]))
+        return Rope(inv_freq / float(settings["factor"]), ops)
     if kind == "llama3":
-        return Rope(_llama3(inv_freq, settings))
+        return Rope(_llama3(inv_freq, settings), ops)
     if kind == "yarn":
-        return _yarn(inv_freq, settings, theta, size, config)
+        inv_freq, attention_factor = _yarn(inv_freq, settings, theta, size, config)
+        return Rope(inv_freq, ops, attention_factor)
     if kind == "freq_factors":
-        return Rope(_divided(inv_freq, settings))
+        return Rope(_divided(inv_freq, settings), ops)
     raise ModelError(
         f"rope type {kind!r} is not supported", "supported rope types: default, linear, llama3, yarn, freq_factors"
     )
@@ -79,8 +81,9 @@ def _llama3(inv_freq: torch.Tensor, settings: Mapping[str, Any]) -> torch.Tensor
 
 def _yarn(
     inv_freq: torch.Tensor, settings: Mapping[str, Any], theta: float, size: int, config: Mapping[str, Any]
-) -> Rope:
-    """Frequencies that turn often in the trained context are kept, rare ones slowed, a ramp between."""
+) -> tuple[torch.Tensor, float]:
+    """Frequencies that turn often in the trained context are kept, rare ones slowed, a ramp between; and the factor
+    of cos and sin."""
     context = float(settings.get("original_max_position_embeddings") or config["max_position_embeddings"])
     factor = float(settings.get("factor") or config["max_position_embeddings"] / context)
 
@@ -96,7 +99,7 @@ def _yarn(
     factor_of_scale = settings.get("attention_factor")
     if factor_of_scale is None:
         factor_of_scale = _yarn_attention(factor, settings)
-    return Rope(inv_freq / factor * ramp + inv_freq * (1 - ramp), float(factor_of_scale))
+    return inv_freq / factor * ramp + inv_freq * (1 - ramp), float(factor_of_scale)
 
 
 def _yarn_attention(factor: float, settings: Mapping[str, Any]) -> float:

@@ -95,7 +95,7 @@ class FalconH1(Model):
         self.embedding_scale, self.logits_scale = (
             factor(config, f"{part}_multiplier") for part in ("embedding", "lm_head")
         )
-        self.rope = rope_from_config(config, attention_shape(config).head_dim)
+        self.rope = rope_from_config(config, attention_shape(config).head_dim, ops)
         layers = [FalconH1Layer(config, i, ops) for i in range(int(require(config, "num_hidden_layers")))]
         norm = RMSNorm(size, float(config.get("rms_norm_eps", 1e-5)), ops)
         self.model = FalconH1Decoder(Embedding(self.vocab_size, size, ops), layers, norm)

@@ -83,7 +83,7 @@ class Gemma3(Model):
         size, self.vocab_size = int(require(config, "hidden_size")), int(config["vocab_size"])
         self.max_model_len = int(config["max_position_embeddings"])
         self.layer_types = layer_types(config, (FULL, SLIDING), usual_types(config))
-        self.ropes = ropes(config)
+        self.ropes = ropes(config, ops)
         self.embed_scale = size**0.5
         self.final_soft_cap: float | None = config.get("final_logit_softcapping")
         self.ops = ops
@@ -152,7 +152,7 @@ def usual_types(config: Config) -> Callable[[int], str]:
     return lambda layer: SLIDING if (layer + 1) % period else FULL
 
 
-def ropes(config: Config) -> dict[str, Rope]:
+def ropes(config: Config, ops: Ops) -> dict[str, Rope]:
     """The rope of each kind of layer.
 
     transformers 5 writes `rope_parameters` by kind of layer. Before, `rope_theta` and `rope_scaling` were the full
@@ -166,7 +166,9 @@ def ropes(config: Config) -> dict[str, Rope]:
     context, head_dim = config["max_position_embeddings"], int(config["head_dim"])
     return {
         kind: rope_from_config(
-            {"rope_parameters": {**settings, **(stated.get(kind) or {})}, "max_position_embeddings": context}, head_dim
+            {"rope_parameters": {**settings, **(stated.get(kind) or {})}, "max_position_embeddings": context},
+            head_dim,
+            ops,
         )
         for kind, settings in older.items()
     }

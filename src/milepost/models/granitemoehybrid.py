@@ -98,7 +98,7 @@ class GraniteMoeHybrid(Model):
         self.max_model_len = int(config.get("max_position_embeddings") or 2048)
         self.embedding_scale = float(config.get("embedding_multiplier") or 1.0)
         self.logits_divisor = float(config.get("logits_scaling") or 1.0)
-        self.rope = rope(config)
+        self.rope = rope(config, ops)
         kinds = layer_types({**config, "layer_types": stated_types(config)}, (LINEAR, FULL), lambda layer: LINEAR)
         layers = [GraniteLayer(config, kind, i, ops) for i, kind in enumerate(kinds)]
         norm = RMSNorm(size, float(config.get("rms_norm_eps", 1e-6)), ops)
@@ -127,11 +127,11 @@ def stated_types(config: Config) -> Any:
     return config.get("layer_types") or config.get("layers_block_type")
 
 
-def rope(config: Config) -> Rope | None:
+def rope(config: Config, ops: Ops) -> Rope | None:
     """None where attention knows no positions ("nope", or nothing said)."""
     if config.get("position_embedding_type") != "rope":
         return None
-    return rope_from_config(config, attention_shape(config).head_dim)
+    return rope_from_config(config, attention_shape(config).head_dim, ops)
 
 
 def attention_shape(config: Config) -> AttentionShape:

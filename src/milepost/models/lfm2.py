@@ -87,7 +87,7 @@ def build(config: Config, ops: Ops) -> CausalLM:
     layers = [layer(i, kind) for i, kind in enumerate(kinds(config))]
     return CausalLM(
         Decoder(embedding, layers, RMSNorm(size, eps, ops)),
-        rope_from_config(config, shape.head_dim),
+        rope_from_config(config, shape.head_dim, ops),
         max_model_len=int(config["max_position_embeddings"]),
         ops=ops,
     )

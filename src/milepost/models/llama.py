@@ -38,7 +38,7 @@ def build(config: Config, ops: Ops) -> CausalLM:
     layers = [layer(i) for i in range(require(config, "num_hidden_layers"))]
     return CausalLM(
         Decoder(embedding, layers, RMSNorm(size, eps, ops)),
-        rope_from_config(config, shape.head_dim),
+        rope_from_config(config, shape.head_dim, ops),
         max_model_len=int(config.get("max_position_embeddings") or 2048),
         ops=ops,
     )

@@ -49,7 +49,7 @@ def build(config: Config, ops: Ops) -> CausalLM:
     layers = [layer(i, window) for i, window in enumerate(windows(config))]
     return CausalLM(
         Decoder(embedding, layers, RMSNorm(size, eps, ops)),
-        rope_from_config(config, head_dim),
+        rope_from_config(config, head_dim, ops),
         max_model_len=int(config.get("max_position_embeddings") or 32_768),
         ops=ops,
     )

@@ -101,7 +101,7 @@ def causal_lm(config: Config, layers: list[HybridLayer], ops: Ops) -> CausalLM:
             layers,
             OffsetRMSNorm(size, float(config["rms_norm_eps"]), ops),
         ),
-        rope_from_config(config, int(config["head_dim"])),
+        rope_from_config(config, int(config["head_dim"]), ops),
         max_model_len=int(config["max_position_embeddings"]),
         ops=ops,
     )

@@ -32,6 +32,7 @@ class Ops:
     offset_rms_norm: Callable[..., torch.Tensor]
     gated_rms_norm: Callable[..., torch.Tensor]
     l2_norm: Callable[..., torch.Tensor]
+    rope_angles: Callable[..., tuple[torch.Tensor, torch.Tensor]]
     rotate_half: Callable[..., torch.Tensor]
     silu: Callable[..., torch.Tensor]
     silu_mul: Callable[..., torch.Tensor]

@@ -46,9 +46,9 @@ def test_the_model_runs_and_nothing_of_it_wants_gradients(folder: Path) -> None:
 
 def test_fp32_is_rounded_once(folder: Path) -> None:
     source = open_model(str(folder))
-    full = load_model(source, torch.float32).model.state_dict()
+    full = load_model(source, torch.float32, pack=False).model.state_dict()
     for dtype in (torch.bfloat16, torch.float16):
-        for name, tensor in load_model(source, dtype).model.state_dict().items():
+        for name, tensor in load_model(source, dtype, pack=False).model.state_dict().items():
             assert torch.equal(tensor, full[name].to(dtype))
 
 
@@ -165,11 +165,11 @@ def test_a_head_that_is_neither_stored_nor_tied_is_missing(folder: Path) -> None
 
 def test_a_tied_head_that_is_stored_twice(folder: Path) -> None:
     source = with_config(open_model(str(folder)), tie_word_embeddings=True)
-    model = load_model(source, torch.float32).model
+    model = load_model(source, torch.float32, pack=False).model
     assert not torch.equal(model.lm_head.weight, model.model.embed_tokens.weight)  # stored as another: kept
     edit_tensors(folder, lm_head__weight=model.model.embed_tokens.weight.clone())
     source = with_config(open_model(str(folder)), tie_word_embeddings=True)
-    model = load_model(source, torch.float32).model
+    model = load_model(source, torch.float32, pack=False).model
     assert model.lm_head.weight is model.model.embed_tokens.weight
 
 
@@ -182,14 +182,14 @@ def test_stored_formats_that_cannot_be_run(folder: Path, stored: torch.dtype) ->
 
 def test_float64_is_converted(folder: Path) -> None:
     edit_tensors(folder, model__norm__weight=torch.full((64,), 1.5, dtype=torch.float64))
-    state = load_model(open_model(str(folder)), torch.float32).model.state_dict()
+    state = load_model(open_model(str(folder)), torch.float32, pack=False).model.state_dict()
     assert torch.equal(state["model.norm.weight"], torch.full((64,), 1.5))
 
 
 def test_progress_counts_the_bytes_up_to_all(folder: Path) -> None:
     calls: list[tuple[int, int]] = []
     loaded = load_model(
-        open_model(str(folder)), torch.float32, progress=lambda done, total: calls.append((done, total))
+        open_model(str(folder)), torch.float32, progress=lambda done, total: calls.append((done, total)), pack=False
     )
     done = [first for first, _ in calls]
     assert done[0] == 0

@@ -13,7 +13,7 @@ from torch import nn
 
 from milepost.errors import ConfigError, ModelError
 from milepost.layers.packing import pack_weights, packed_bytes
-from milepost.layers.wide import WideParameter
+from milepost.layers.wide import DecayRates, WideParameter
 from milepost.machine import available_memory_bytes
 from milepost.models.base import Model
 from milepost.models.loader.formats import refuse_stored
@@ -93,11 +93,14 @@ def load_model(
     *,
     progress: Progress | None = None,
     available_bytes: int | None = None,
+    pack: bool = True,
 ) -> LoadedModel:
     """Builds the model and reads its weights, one tensor at a time.
 
     `available_bytes` is the memory that the weights must fit (default: what the machine has left). ModelError if they
     do not, if a tensor is missing, has another shape than the config says, or is stored in a format not supported.
+
+    Not `pack`: parameters stay as stored, for those who want to look at them; products pack them anew in each call.
     """
     device = torch.device(device)
     ops, choices = bind(Target(device, dtype))
@@ -109,7 +112,11 @@ def load_model(
     _check_memory(weight_bytes, _available(device) if available_bytes is None else available_bytes)
     _read(model, parts, source, dtype, device, progress or _silent)
     _tie(model, source, shares)
-    pack_weights(model, ops)
+    for module in model.modules():
+        if isinstance(module, DecayRates):
+            module.make_rates()
+    if pack:
+        pack_weights(model, ops)
     model.dtype = dtype
     weight_bytes = packed_bytes(model) + sum(p.numel() * p.element_size() for p in model.parameters())
     return LoadedModel(model, source, choices, dtype, weight_bytes)

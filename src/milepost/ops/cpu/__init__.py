@@ -9,9 +9,15 @@ from typing import TYPE_CHECKING
 import torch
 
 from milepost.ops.cpu import library
+from milepost.ops.cpu.activation import gelu_tanh_mul, sigmoid, sigmoid_mul, silu, silu_mul, soft_cap, softplus
+from milepost.ops.cpu.attention import paged_attention, store_kv
+from milepost.ops.cpu.conv import causal_conv
 from milepost.ops.cpu.linear import embed, linear, pack
 from milepost.ops.cpu.moe import moe_mlp, route
-from milepost.ops.cpu.norm import rms_norm
+from milepost.ops.cpu.norm import gated_rms_norm, l2_norm, offset_rms_norm, rms_norm
+from milepost.ops.cpu.recurrence import gated_delta, mamba2
+from milepost.ops.cpu.rope import rope_angles, rotate_half
+from milepost.ops.cpu.scan import selective_scan
 
 if TYPE_CHECKING:
     from milepost.ops.registry import Target
@@ -21,6 +27,24 @@ KERNELS: dict[str, Callable[..., object]] = {
     "linear": linear,
     "embed": embed,
     "rms_norm": rms_norm,
+    "offset_rms_norm": offset_rms_norm,
+    "gated_rms_norm": gated_rms_norm,
+    "l2_norm": l2_norm,
+    "rope_angles": rope_angles,
+    "rotate_half": rotate_half,
+    "silu": silu,
+    "silu_mul": silu_mul,
+    "gelu_tanh_mul": gelu_tanh_mul,
+    "sigmoid": sigmoid,
+    "sigmoid_mul": sigmoid_mul,
+    "soft_cap": soft_cap,
+    "softplus": softplus,
+    "store_kv": store_kv,
+    "paged_attention": paged_attention,
+    "causal_conv": causal_conv,
+    "mamba2": mamba2,
+    "gated_delta": gated_delta,
+    "selective_scan": selective_scan,
     "route": route,
     "moe_mlp": moe_mlp,
 }

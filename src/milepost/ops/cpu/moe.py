@@ -6,7 +6,7 @@ from types import ModuleType
 
 import torch
 
-from milepost.ops import torch as reference
+from milepost.ops.cpu.activation import silu_mul
 from milepost.ops.cpu.linear import pack, rows_of
 from milepost.ops.packed import PackedWeight
 
@@ -40,7 +40,7 @@ def moe_mlp(
     starts = torch.zeros(gate_up.shape[0] + 1, dtype=torch.int64)
     torch.cumsum(torch.bincount(flat, minlength=gate_up.shape[0]), 0, out=starts[1:])
     gate, up = _grouped(lib, x[order // chosen], gate_up, starts).chunk(2, dim=-1)
-    made = _grouped(lib, reference.silu_mul(gate, up), down, starts)
+    made = _grouped(lib, silu_mul(lib, gate, up), down, starts)
     places = torch.empty_like(flat)
     places[order] = torch.arange(len(flat))
     places, ranks = places.view(rows, chosen).sort(dim=1)

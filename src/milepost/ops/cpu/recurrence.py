@@ -62,15 +62,18 @@ def _run(
     """`parts`: dot products that the kernel keeps of each new row with a row of its chunk."""
     num_rows, heads, v_size = u.shape
     groups, k_size = q.shape[1:]
-    out = torch.empty(num_rows, heads, v_size)
+    out = torch.empty(num_rows, heads, v_size, dtype=torch.float32)
     table = batch.segment_table
     num_sequences = batch.state_slots.shape[0]
     # a wave has at most one segment of each sequence
     num_dots = min(num_rows, CHUNK * num_sequences) * groups * parts * CHUNK
     scratch = torch.empty(num_dots // 2 + ACTIVE * num_sequences, dtype=torch.int64)
     carried = _carried(batch, state)
-    (q, q_stride), (k, k_stride), (u, u_stride), (log_g, log_g_stride) = map(_rows, (q, k, u, log_g))
-    beta, beta_stride = (None, 0) if beta is None else _rows(beta)
+    q, q_stride = _rows(q, (k_size, 1))
+    k, k_stride = _rows(k, (k_size, 1))
+    u, u_stride = _rows(u, (v_size, 1))
+    log_g, log_g_stride = _rows(log_g, (1,))
+    beta, beta_stride = (None, 0) if beta is None else _rows(beta, (1,))
     kernel(
         q.data_ptr(),
         q_stride,
@@ -100,15 +103,14 @@ def _run(
     return out
 
 
-def _rows(x: torch.Tensor) -> tuple[torch.Tensor, int]:
-    """x [rows, ...] with each row's values side by side, and how far apart two rows are: columns of a wider tensor stay
-    where they are."""
-    if x.dim() == 3:
-        side_by_side = x.stride(2) == 1 and x.stride(1) == x.shape[2]
-    else:
-        side_by_side = x.stride(1) == 1
-    x = x if side_by_side else x.contiguous()
-    return x, x.stride(0)
+def _rows(x: torch.Tensor, inner: tuple[int, ...]) -> tuple[torch.Tensor, int]:
+    """x [rows, ...] and how far apart two rows are. Columns of a wider tensor stay where they are, if the strides within a
+    row are `inner`: those of values side by side."""
+    strides = x.stride()
+    if strides[1:] != inner:
+        x = x.contiguous()
+        return x, x.stride(0)
+    return x, strides[0]
 
 
 def _whole(buffer: torch.Tensor) -> int:
@@ -120,5 +122,5 @@ def _whole(buffer: torch.Tensor) -> int:
 def _carried(batch: ForwardBatch, state: torch.Tensor) -> torch.Tensor | None:
     """A state for each sequence, if a grid point inside of a piece has none."""
     if any(seg.reaches_grid and seg.grid_slot is None for seg in batch.segments):
-        return torch.empty(batch.state_slots.shape[0], *state.shape[1:])
+        return torch.empty(batch.state_slots.shape[0], *state.shape[1:], dtype=torch.float32)
     return None

@@ -8,15 +8,15 @@ from milepost.ops.torch.linear import embed, linear, pack
 from milepost.ops.torch.mamba2 import mamba2
 from milepost.ops.torch.moe import moe_mlp, route
 from milepost.ops.torch.norm import gated_rms_norm, l2_norm, offset_rms_norm, rms_norm
-from milepost.ops.torch.rope import rotate_half
+from milepost.ops.torch.rope import rope_angles, rotate_half
 from milepost.ops.torch.selective_scan import selective_scan
 
 ROW_INDEPENDENT = frozenset(
     {"causal_conv", "embed", "offset_rms_norm", "pack", "rms_norm", "rotate_half", "soft_cap", "store_kv"}
 )
 """Ops here whose bits of a row do not depend on how its sequence is cut into pieces or on what shares the batch (tests
-hold them to it). Torch's matrix products and attention choose their order of sums by the number of rows, and its silu
-and exp may treat the end of a buffer apart."""
+hold them to it). Torch's matrix products and attention choose their order of sums by the number of rows, and its silu,
+exp, cos and sin may treat the end of a buffer apart."""
 
 __all__ = [
     "ROW_INDEPENDENT",
@@ -33,6 +33,7 @@ __all__ = [
     "pack",
     "paged_attention",
     "rms_norm",
+    "rope_angles",
     "rotate_half",
     "route",
     "selective_scan",

@@ -3,6 +3,15 @@
 import torch
 
 
+def rope_angles(positions: torch.Tensor, inv_freq: torch.Tensor, factor: float) -> tuple[torch.Tensor, torch.Tensor]:
+    """cos and sin of position * inv_freq, times `factor`: positions int64 [rows], inv_freq fp32 [size]; fp32 [rows, size].
+
+    The angle is an fp32 product, as the published models were trained: at a far position its rounding counts.
+    """
+    angles = positions.float()[:, None] * inv_freq
+    return angles.cos() * factor, angles.sin() * factor
+
+
 def rotate_half(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
     """Rotate pairs (i, i + d/2) of each head's first d values by the row's angles (Su et al., 2021).
 

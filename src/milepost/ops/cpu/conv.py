@@ -1,0 +1,44 @@
+"""Short convolutions over time."""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+import torch
+
+from milepost.ops.batch import ForwardBatch
+from milepost.ops.cpu.rows import dense_like, side_by_side
+from milepost.specs import CHUNK
+
+
+def causal_conv(
+    lib: ModuleType,
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    state: torch.Tensor,
+    window: torch.Tensor,
+    batch: ForwardBatch,
+) -> torch.Tensor:
+    channels, taps = weight.shape
+    assert x.dtype == weight.dtype == state.dtype == window.dtype, f"{x.dtype}, {weight.dtype}, {state.dtype}"
+    assert (x.shape[1], *window.shape[1:]) == (channels, taps - 1 + CHUNK, channels), f"{x.shape}, {window.shape}"
+    for buffer in (state, window):
+        assert buffer.is_contiguous(), "it is written in place"
+    x, weight, segments = side_by_side(x), weight.contiguous(), batch.segment_table
+    out = dense_like(x)
+    run = lib.causal_conv_f32 if x.dtype == torch.float32 else lib.causal_conv_bf16
+    run(
+        x.data_ptr(),
+        x.stride(0),
+        weight.data_ptr(),
+        0 if bias is None else bias.data_ptr(),
+        state.data_ptr(),
+        window.data_ptr(),
+        out.data_ptr(),
+        channels,
+        taps,
+        segments.data_ptr(),
+        segments.shape[0],
+    )
+    return out
