@@ -1,0 +1,158 @@
+"""Reuse changes nothing: answers and their log probabilities, to the bit, of requests that resume each other's prefixes
+under random schedules, and of the same requests alone in an engine that reuses nothing."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import pytest
+import torch
+from exact_models import exact_model
+from families import FAMILIES
+
+from milepost.config import EngineConfig
+from milepost.engine.build import assemble
+from milepost.engine.engine import Engine
+from milepost.engine.inputs import read_prompt
+from milepost.models.loader.load import LoadedModel
+from milepost.models.loader.random_weights import random_source
+from milepost.ops.cpu import library
+from milepost.outputs import CompletionOutput, RequestOutput
+from milepost.sampling_params import SamplingParams
+from milepost.specs import checkpoint_bytes, kv_block_bytes, window_bytes
+
+NUM_SEQS, VOCAB_SIZE = 5, 199
+DTYPES = [pytest.param(torch.float32, id="fp32"), pytest.param(torch.bfloat16, id="bf16")]
+
+pytestmark = pytest.mark.skipif(
+    not library.available(), reason="without kernels the ops run in torch, whose rows are not exact"
+)
+
+
+class Schedule:
+    """Requests of one seed: prompts that share random prefixes with earlier prompts and answers, some aborted; memory,
+    budget and retention are random too."""
+
+    def __init__(self, family: str, dtype: torch.dtype, seed: int, num_requests: int = 24) -> None:
+        self.family, self.dtype, self.rng = family, dtype, random.Random(f"{family} {dtype} {seed}")
+        self.texts: list[list[int]] = []
+        self.num_requests = num_requests
+        self.events: Counter[str] = Counter()
+
+    def run(self) -> None:
+        rng = self.rng
+        scarce = rng.random() < 0.6
+        engine = self._engine(
+            rng.choice((20, 30, 45)) if scarce else 400,
+            enable_prefix_caching=True,
+            max_num_batched_tokens=rng.choice((1, 7, 63, 64, 65, 100, 1000)),
+            prefix_cache_retention_interval=rng.choice((None, None, 0, 128)),
+        )
+        alone = self._engine(400, enable_prefix_caching=False, max_num_batched_tokens=4096)
+        asked: dict[str, tuple[list[int], SamplingParams]] = {}
+        for i in range(self.num_requests):
+            asked[str(i)] = (self._prompt(), self._params(i))
+            engine.add(str(i), read_prompt(asked[str(i)][0], engine.model), asked[str(i)][1])
+            for _ in range(rng.choice((0, 1, 3, 30))):
+                self._step(engine, asked, alone)
+            if rng.random() < 0.15:
+                self.events["aborted"] += engine.abort(str(rng.randrange(i + 1))) is not None
+        while engine.has_work:
+            self._step(engine, asked, alone)
+        engine.scheduler.cache.check([])
+        stats = engine.scheduler.cache.stats
+        self.events["evicted"] += stats.evicted_blocks + stats.checkpoints_evicted + stats.checkpoints_thinned > 0
+
+    def _step(self, engine: Engine, asked: dict[str, tuple[list[int], SamplingParams]], alone: Engine) -> None:
+        for output in engine.step():
+            if not output.finished:
+                continue
+            prompt, params = asked[output.request_id]
+            alone.add(output.request_id, read_prompt(prompt, alone.model), params)
+            expected: RequestOutput | None = None
+            while alone.has_work:
+                expected = next(iter(alone.step()), expected)
+            assert expected is not None
+            assert bits(output) == bits(expected), (self.family, self.dtype, output.request_id)
+            self.texts.append(prompt + list(output.outputs[0].token_ids))
+            self.events["resumed"] += output.num_cached_tokens > 0
+            self.events["in an answer"] += output.num_cached_tokens > 0 and self._in_answer(output)
+            self.events["preempted"] += output.metrics is not None and output.metrics.num_preemptions > 0
+
+    def _in_answer(self, output: RequestOutput) -> bool:
+        """Whether what it resumed reaches into what another request was answered."""
+        reused = output.prompt_token_ids[: output.num_cached_tokens]
+        return any(text[: len(reused)] == reused and len(text) - 12 < len(reused) for text in self.texts[:-1])
+
+    def _prompt(self) -> list[int]:
+        """Up to 200 tokens: a part of something known, mostly, and something new."""
+        rng = self.rng
+        known = rng.choice(self.texts) if self.texts and rng.random() < 0.8 else []
+        shared = known[: rng.choice((len(known), rng.randint(0, len(known))))][:190]
+        return shared + [rng.randrange(VOCAB_SIZE) for _ in range(rng.randint(1, 200 - len(shared)))]
+
+    def _params(self, seed: int) -> SamplingParams:
+        return SamplingParams(
+            max_tokens=self.rng.choice((1, 12, 40)),
+            ignore_eos=True,
+            seed=seed,
+            logprobs=2,
+            temperature=self.rng.choice((0.0, 1.0)),
+        )
+
+    def _engine(self, num_blocks: int, **settings: object) -> Engine:
+        model = exact_model(self.family, self.dtype, library.available()[0])
+        specs, size = model.layer_specs(), self.dtype.itemsize
+        states = 2 * NUM_SEQS * checkpoint_bytes(specs, size)
+        fixed = checkpoint_bytes(specs, size) + NUM_SEQS * window_bytes(specs, size)
+        memory = max(num_blocks * kv_block_bytes(specs, size), num_blocks // 8 * checkpoint_bytes(specs, size))
+        config = EngineConfig(
+            kv_cache_memory_bytes=max(memory + states, fixed) + fixed,
+            max_num_seqs=NUM_SEQS,
+            max_model_len=256,
+            **settings,  # type: ignore[arg-type]
+        )
+        loaded = LoadedModel(model, random_source(FAMILIES[self.family].to_dict(), "tiny"), [], self.dtype, 0)
+        engine = assemble(loaded, config)
+        for layer in engine.runner.pools.kv:
+            for tensor in () if layer is None else (layer.k, layer.v):
+                tensor.fill_(float("nan"))
+        for state in engine.runner.pools.recurrent:
+            for tensor in () if state is None else state.checkpoint.values():
+                tensor[1:] = float("nan")
+            for tensor in () if state is None else state.window.values():
+                tensor.fill_(float("nan"))
+        return engine
+
+
+def bits(output: RequestOutput) -> list[object]:
+    """Tokens and log probabilities as they are: the latter are equal only if the logits are."""
+    return [(sample.index, list(sample.token_ids), _told(sample)) for sample in output.outputs]
+
+
+def _told(sample: CompletionOutput) -> list[list[tuple[int, float]]]:
+    """Of an aborted request fewer tokens are there than asked for, and they are compared by nobody."""
+    return [[(token, entry.logprob) for token, entry in place.items()] for place in sample.logprobs or ()]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_random_schedule(family: str, dtype: torch.dtype) -> None:
+    schedule = Schedule(family, dtype, seed=0)
+    schedule.run()
+    assert schedule.events["resumed"] >= 3, schedule.events
+
+
+@pytest.mark.full
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_thousands_of_random_schedules(family: str, dtype: torch.dtype) -> None:
+    events: Counter[str] = Counter()
+    for seed in range(1, 2000):
+        schedule = Schedule(family, dtype, seed)
+        schedule.run()
+        events += schedule.events
+    for event in ("resumed", "in an answer", "aborted", "preempted", "evicted"):
+        assert events[event] >= 100, events
