@@ -14,7 +14,7 @@ from milepost.ops.cpu import library
 
 WIDE = {
     "hidden_size": 168,
-    "intermediate_size": 328,
+    "intermediate_size": 600,
     "num_attention_heads": 6,
     "num_key_value_heads": 2,
     "num_hidden_layers": 3,
@@ -63,7 +63,7 @@ WIDER = {
     "qwen3": transformers.Qwen3Config(**WIDE, head_dim=72),
     "qwen3_next": transformers.Qwen3NextConfig(**WIDE, **DELTA, **EXPERTS, **ATTENTION_BETWEEN),
 }
-"""Heads, states and widths of several vectors and a rest; a window longer than a split of attention."""
+"""Heads, states and widths of several vectors, tiles or blocks and a rest; a window longer than attention's splits."""
 
 
 @cache

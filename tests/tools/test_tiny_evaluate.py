@@ -18,7 +18,14 @@ from milepost.models.loader.load import load_model, open_model
 from milepost.specs import CHUNK
 
 SHAPE = Shape(
-    vocab_size=400, hidden_size=32, intermediate_size=48, num_layers=2, period=2, head_dim=16, key_dim=8, value_dim=8
+    vocab_size=400,
+    hidden_size=32,
+    intermediate_size=48,
+    num_layers=2,
+    attention=(1,),
+    head_dim=16,
+    key_dim=8,
+    value_dim=8,
 )
 WORDS = train_tokenizer(600)
 TOKENIZER = train_tokenizer(100, SHAPE.vocab_size)
@@ -97,7 +104,7 @@ def test_only_states_are_lost(model: Model) -> None:
 def test_a_forgetful_copy_knows_the_last_tokens_alone(tmp_path: Path) -> None:
     """Without attention, the layers' convolutions are the only memory: tokens further back change nothing."""
     recurrent = Shape(
-        vocab_size=400, hidden_size=32, intermediate_size=48, num_layers=2, period=9, key_dim=8, value_dim=8
+        vocab_size=400, hidden_size=32, intermediate_size=48, num_layers=2, attention=(), key_dim=8, value_dim=8
     )
     save_checkpoint(TinyModel(recurrent), TOKENIZER, tmp_path / "whole", torch.float32)
     forgetful_copy(tmp_path / "whole", tmp_path / "copy")

@@ -6,16 +6,24 @@ import pytest
 import torch
 import transformers
 from parity import difference, logits_by_transformers, prompt_of
+from tools.tiny import kernels
 from tools.tiny.checkpoint import save_checkpoint
 from tools.tiny.delta import gated_delta
-from tools.tiny.model import Shape, TinyModel
+from tools.tiny.model import GatedDelta, Shape, TinyModel
 from tools.tiny.tokenizer import train_tokenizer
 
 from milepost.engine.plain import logits_of
 from milepost.models.loader.load import load_model, open_model
 
 SHAPE = Shape(
-    vocab_size=330, hidden_size=48, intermediate_size=64, num_layers=4, period=4, head_dim=24, key_dim=16, value_dim=24
+    vocab_size=330,
+    hidden_size=48,
+    intermediate_size=64,
+    num_layers=4,
+    attention=(1,),
+    head_dim=24,
+    key_dim=16,
+    value_dim=24,
 )
 
 
@@ -68,6 +76,39 @@ def test_the_chunked_rule_is_the_recurrence(tokens: int) -> None:
         state = state + torch.einsum("bhk,bhv->bhkv", k[..., t, :].double(), u)
         expected.append(torch.einsum("bhkv,bhk->bhv", state, q[..., t, :].double()))
     assert difference(gated_delta(q, k, v, g, beta).double(), torch.stack(expected, 2)) < 1e-5
+
+
+@pytest.mark.skipif(not kernels.available(), reason="needs gcc")
+@pytest.mark.parametrize("tokens", [1, 3, 16, 77])
+def test_the_kernels_are_torchs_layer(tokens: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows and every gradient."""
+    shape = Shape(hidden_size=32, delta_heads=2)
+    assert shape.fits_kernels
+    layer, x = GatedDelta(shape), torch.randn(3, tokens, 32, requires_grad=True)
+    with torch.no_grad():
+        for parameter in layer.parameters():
+            parameter += 0.3 * torch.randn(parameter.shape)
+    weights = torch.randn(3, tokens, 32)
+
+    def rows_and_gradients() -> list[torch.Tensor]:
+        rows = layer(x)
+        return [rows, *torch.autograd.grad((rows * weights).sum(), [x, *layer.parameters()])]
+
+    ours = rows_and_gradients()
+    monkeypatch.setattr(kernels, "available", lambda: False)
+    for one, other in zip(ours, rows_and_gradients(), strict=True):
+        assert float((one - other).detach().abs().max()) < 1e-5 * max(1.0, float(other.detach().abs().max()))
+
+
+@pytest.mark.skipif(not kernels.available(), reason="needs gcc")
+def test_gates_far_below_zero_are_shut() -> None:
+    """exp would overflow, which -ffast-math leaves undefined."""
+    x, gate = torch.randn(4, kernels.DIM, requires_grad=True), torch.full((4, kernels.DIM), -300.0, requires_grad=True)
+    rows = kernels.gated_norm(x, gate, torch.ones(kernels.DIM), 1e-6)
+    rows.sum().backward()
+    for found in (rows, x.grad, gate.grad):
+        assert found is not None
+        assert float(found.detach().abs().max()) < 1e-20
 
 
 def test_rows_read_without_attention() -> None:

@@ -1,10 +1,12 @@
 """Any text round-trips, the same tokenizer comes out each time, and the ids of a chat are what its template makes."""
 
+from itertools import chain
 from pathlib import Path
 
 import pytest
 import transformers
 from tokenizers import Tokenizer
+from tools.tiny import words
 from tools.tiny.tasks import training_conversation
 from tools.tiny.tokenizer import END, ChatEncoder, save_tokenizer, token_id, train_tokenizer
 
@@ -23,8 +25,16 @@ def test_any_text(tokenizer: Tokenizer, text: str) -> None:
     assert tokenizer.decode(tokenizer.encode(text).ids) == text
 
 
-def test_digits_stay_apart(tokenizer: Tokenizer) -> None:
-    assert len(tokenizer.encode("4758").ids) == 4
+@pytest.mark.parametrize(("text", "pieces"), [("4758", 2), ("475", 2), (" 4758.", 3), ("9 + 12", 3)])
+def test_digits_go_in_pairs(text: str, pieces: int) -> None:
+    assert len(train_tokenizer().encode(text).ids) == pieces
+
+
+def test_words_are_one_token_wherever_they_stand() -> None:
+    tokenizer = train_tokenizer()
+    known = (words.PEOPLE, words.PLACES, words.THINGS, words.COLOURS, words.FOODS, words.TOWNS, words.NICKNAMES)
+    for word in chain.from_iterable(known):
+        assert len(tokenizer.encode(f" {word}").ids) == 1
 
 
 def test_the_ids_of_a_chat(tokenizer: Tokenizer, tmp_path: Path) -> None:

@@ -6,14 +6,21 @@ from pathlib import Path
 import pytest
 import torch
 from tools.tiny.batches import batch_of
-from tools.tiny.model import Shape
-from tools.tiny.optimiser import rate_at
+from tools.tiny.model import Shape, TinyModel
+from tools.tiny.optimiser import Optimiser, rate_at
 from tools.tiny.tasks import KINDS
 from tools.tiny.tokenizer import END, PAD, ChatEncoder, token_id, train_tokenizer
 from tools.tiny.train import Plan, Run, tokenizer_in
 
 SHAPE = Shape(
-    vocab_size=400, hidden_size=32, intermediate_size=48, num_layers=2, period=2, head_dim=16, key_dim=8, value_dim=8
+    vocab_size=400,
+    hidden_size=32,
+    intermediate_size=48,
+    num_layers=2,
+    attention=(1,),
+    head_dim=16,
+    key_dim=8,
+    value_dim=8,
 )
 TOKENIZER = train_tokenizer(100, SHAPE.vocab_size)
 PLAN = Plan(minutes=1.0, batch_tokens=600, lengths=((0.0, 128),), rate=1.0, narrow=False, seed=3, blind=0.5)
@@ -84,3 +91,14 @@ def test_the_schedule() -> None:
     assert rate_at(0.0) < 0.1
     assert rate_at(0.02) == rate_at(0.5) == 1.0
     assert rate_at(0.7) > rate_at(0.9) > rate_at(1.0) > 0.0
+
+
+def test_gradients_that_are_not_finite_change_nothing() -> None:
+    model = TinyModel(SHAPE)
+    optimiser = Optimiser(model)
+    before = [parameter.detach().clone() for parameter in model.parameters()]
+    for parameter in model.parameters():
+        parameter.grad = torch.full_like(parameter, float("nan"))
+    optimiser.step(0.5)
+    for one, other in zip(before, model.parameters(), strict=True):
+        assert torch.equal(one, other)

@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from tools.tiny import kernels
 from tools.tiny.delta import gated_delta
 
 LINEAR, FULL = "linear_attention", "full_attention"
@@ -20,21 +21,21 @@ LINEAR, FULL = "linear_attention", "full_attention"
 
 @dataclass(frozen=True)
 class Shape:
-    """Sizes. Every `period`-th layer is attention; the others are the gated delta rule with as many key heads as value
-    heads."""
+    """Sizes. The layers numbered in `attention` are attention; the others are the gated delta rule, with as many key
+    heads as value heads."""
 
-    vocab_size: int = 1024
+    vocab_size: int = 1280
     hidden_size: int = 256
     intermediate_size: int = 512
-    num_layers: int = 6
-    period: int = 3
+    num_layers: int = 5
+    attention: tuple[int, ...] = (0, 3)
     num_heads: int = 4
     num_kv_heads: int = 2
     head_dim: int = 48
     rotated: float = 0.5
-    delta_heads: int = 4
-    key_dim: int = 32
-    value_dim: int = 48
+    delta_heads: int = 6
+    key_dim: int = 64
+    value_dim: int = 64
     conv_taps: int = 4
     eps: float = 1e-6
     rope_theta: float = 10_000.0
@@ -42,11 +43,15 @@ class Shape:
 
     @property
     def layer_types(self) -> list[str]:
-        return [FULL if (i + 1) % self.period == 0 else LINEAR for i in range(self.num_layers)]
+        return [FULL if i in self.attention else LINEAR for i in range(self.num_layers)]
 
     @property
     def conv_width(self) -> int:
         return self.delta_heads * (2 * self.key_dim + self.value_dim)
+
+    @property
+    def fits_kernels(self) -> bool:
+        return self.key_dim == self.value_dim == kernels.DIM and self.conv_taps == kernels.TAPS
 
     def config(self, eos: int, pad: int) -> dict[str, Any]:
         """The checkpoint's `config.json`."""
@@ -120,7 +125,7 @@ class GatedDelta(nn.Module):
             shape.conv_width, shape.conv_width, shape.conv_taps, groups=shape.conv_width, bias=False
         )
         # Half-lives from a few tokens to thousands: step = softplus(dt_bias), log-uniform; A = 1.
-        steps = torch.exp(torch.linspace(math.log(2e-4), math.log(0.1), heads))
+        steps = torch.exp(torch.linspace(math.log(2e-5), math.log(0.1), heads))
         self.dt_bias = nn.Parameter(steps + torch.log(-torch.expm1(-steps)))
         self.A_log = nn.Parameter(torch.zeros(heads))
         self.norm = GatedRMSNorm(shape.value_dim, shape.eps)
@@ -129,17 +134,30 @@ class GatedDelta(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """x [batch, tokens, hidden_size]; returns the same."""
         s, (batch, tokens, _) = self.shape, x.shape
-        padded = F.pad(self.in_proj_qkv(x).transpose(1, 2), (s.conv_taps - 1, 0))
-        mixed = F.silu(F.conv1d(padded, self.conv1d.weight, groups=s.conv_width)).float()
+        inputs = (self.in_proj_qkv, self.in_proj_z, self.in_proj_b, self.in_proj_a)
+        sizes = [layer.out_features for layer in inputs]
+        mixed, gate, rates, steps = F.linear(x, torch.cat([layer.weight for layer in inputs])).split(sizes, -1)
+        g, beta = -self.A_log.exp() * F.softplus(steps.float() + self.dt_bias), rates.float().sigmoid()
+        gate = gate.reshape(batch, tokens, s.delta_heads, s.value_dim)
+        if s.fits_kernels and kernels.available():
+            out = kernels.delta(kernels.conv_silu(mixed, self.conv1d.weight), g, beta)
+            out = kernels.gated_norm(out, gate, self.norm.weight, s.eps)
+        else:
+            out = self.norm(self._by_torch(mixed, g, beta), gate)
+        return self.out_proj(_narrow(out).reshape(batch, tokens, -1))
+
+    def _by_torch(self, mixed: torch.Tensor, g: torch.Tensor, beta: torch.Tensor) -> torch.Tensor:
+        """mixed [batch, tokens, conv_width], g and beta [batch, tokens, heads]; returns [batch, tokens, heads,
+        value_dim]."""
+        s, (batch, tokens, _) = self.shape, mixed.shape
+        padded = F.pad(mixed.transpose(1, 2), (s.conv_taps - 1, 0))
+        mixed = F.silu(F.conv1d(padded, self.conv1d.weight, groups=s.conv_width))
         q, k, v = (
-            part.reshape(batch, s.delta_heads, -1, tokens).transpose(2, 3)
+            part.reshape(batch, s.delta_heads, -1, tokens).transpose(2, 3).float()
             for part in torch.split(mixed, [s.delta_heads * dim for dim in (s.key_dim, s.key_dim, s.value_dim)], 1)
         )
-        steps = F.softplus(self.in_proj_a(x).float() + self.dt_bias)
-        g, beta = -self.A_log.exp() * steps, self.in_proj_b(x).float().sigmoid()
         out = gated_delta(_unit(q) * s.key_dim**-0.5, _unit(k), v, g.transpose(1, 2), beta.transpose(1, 2))
-        gate = self.in_proj_z(x).reshape(batch, tokens, s.delta_heads, s.value_dim)
-        return self.out_proj(self.norm(out.transpose(1, 2), gate).reshape(batch, tokens, -1))
+        return out.transpose(1, 2)
 
 
 class Attention(nn.Module):
@@ -180,7 +198,8 @@ class GatedMLP(nn.Module):
         self.down_proj = nn.Linear(inner_size, size, bias=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
+        gate, up = F.linear(x, torch.cat([self.gate_proj.weight, self.up_proj.weight])).chunk(2, -1)
+        return self.down_proj(F.silu(gate) * up)
 
 
 class Layer(nn.Module):
@@ -194,13 +213,13 @@ class Layer(nn.Module):
 
     def forward(self, x: torch.Tensor, attends: torch.Tensor | None = None) -> torch.Tensor:
         """x [batch, tokens, hidden_size]; returns the same. `attends`: as in `TinyModel.hidden`."""
-        normed = self.input_layernorm(x)
+        normed = _narrow(self.input_layernorm(x))
         if self.linear_attn is not None:
             x = x + self.linear_attn(normed)
         if self.self_attn is not None:
             mixed = self.self_attn(normed)
             x = x + (mixed if attends is None else mixed * attends[:, None, None])
-        return x + self.mlp(self.post_attention_layernorm(x))
+        return x + self.mlp(_narrow(self.post_attention_layernorm(x)))
 
 
 class Decoder(nn.Module):
@@ -245,6 +264,12 @@ class TinyModel(nn.Module):
             if name.endswith(("out_proj.weight", "o_proj.weight", "down_proj.weight")):
                 deviation *= (2 * self.shape.num_layers) ** -0.5
             weight.normal_(0, deviation)
+
+
+def _narrow(x: torch.Tensor) -> torch.Tensor:
+    """In autocast's type where that is on: once, not once for each product."""
+    device = x.device.type
+    return x.to(torch.get_autocast_dtype(device)) if torch.is_autocast_enabled(device) else x
 
 
 def _unit(x: torch.Tensor) -> torch.Tensor:

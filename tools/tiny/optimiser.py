@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,7 +10,7 @@ import torch
 
 from tools.tiny.model import TinyModel
 
-MUON_RATE, ADAMW_RATE, VECTOR_RATE = 0.01, 0.003, 0.002
+MUON_RATE, ADAMW_RATE, VECTOR_RATE = 0.02, 0.003, 0.002
 WARM_UP, FALL = 0.02, 0.35
 """Parts of the whole run."""
 LOWEST = 0.02
@@ -26,7 +27,7 @@ class Optimiser:
         embedding = [p for name, p in named if "embed_tokens" in name]
         self._all = [p for _, p in named]
         self._parts: list[torch.optim.Optimizer] = [
-            torch.optim.Muon(matrices, lr=MUON_RATE * scale, weight_decay=0.05, momentum=0.95),
+            torch.optim.Muon(matrices, lr=MUON_RATE * scale, weight_decay=0.05, momentum=0.95, ns_steps=3),
             torch.optim.AdamW(
                 [
                     {"params": embedding, "lr": ADAMW_RATE * scale, "weight_decay": 0.01},
@@ -38,12 +39,14 @@ class Optimiser:
         self._rates = [group["lr"] for group in self._groups()]
 
     def step(self, progress: float) -> float:
-        """One update from the gradients, which are then cleared; returns their norm before clipping."""
+        """One update from the gradients, which are then cleared; returns their norm before clipping. Gradients that are
+        not finite are cleared alone."""
         norm = float(torch.nn.utils.clip_grad_norm_(self._all, MAX_NORM))
         for group, rate in zip(self._groups(), self._rates, strict=True):
             group["lr"] = rate * rate_at(progress)
         for part in self._parts:
-            part.step()
+            if math.isfinite(norm):
+                part.step()
             part.zero_grad(set_to_none=True)
         return norm
 

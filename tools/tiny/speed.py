@@ -15,9 +15,9 @@ import torch.nn.functional as F
 from tools.tiny.model import Shape, TinyModel
 
 SHAPES = {
-    "wide": Shape(),
-    "middle": Shape(hidden_size=192, num_layers=8, period=4),
-    "small": Shape(hidden_size=128, intermediate_size=256, num_layers=4, period=4),
+    "chosen": Shape(),
+    "deeper": Shape(num_layers=6),
+    "by torch": Shape(key_dim=48, value_dim=48),
 }
 ANSWERED = 8
 """One token in so many is one of an answer, as in the training's batches."""

@@ -1,7 +1,7 @@
 """Conversations to train on and to be examined on: a story told in pieces, with questions between them.
 
 Everything follows from (split, seed, length): the same three give the same conversation. Tests draw from other seeds,
-and their codes, numbers, invented names, sums and rows of bits are never trained on (`words.held_out`).
+and their codes, sums and longer rows of bits are never trained on (`words.held_out`).
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from tools.tiny.words import Split
 from tools.tiny.world import Question, World
 
 RECALL = ("code", "number", "name", "word")
-STATE = ("place", "holder", "thing", "lamp", "box", "parity")
+STATE = ("place", "holder", "lamp", "box", "parity")
 OTHER = ("copy", "arithmetic", "talk")
 KINDS = RECALL + STATE + OTHER
 
-_PIECES = re.compile(r"[A-Za-z]+|[^A-Za-z ]")
+_PIECES = re.compile(r"[A-Za-z]+|[0-9]{1,2}|[^A-Za-z0-9 ]")
 
 
 @dataclass(frozen=True)
@@ -48,23 +48,32 @@ def size_of(text: str) -> int:
     return len(_PIECES.findall(text))
 
 
-WEIGHTS = (4, 3, 5, 3, 3, 4, 3, 3, 3, 2, 1, 1, 1)
+WEIGHTS = (4, 4, 4, 4, 4, 4, 4, 4, 3, 1, 1, 0.5)
 """How often each of KINDS is asked in training, where the story so far has something of that kind."""
+EASY = 0.3
+"""Share of the questions right after a sentence that they are about, in half of the conversations."""
 
 
 def training_conversation(seed: int, length: int) -> Conversation:
-    """About `length` tokens, many questions: after one sentence that they can be about, after nothing new, after a few
-    sentences, after many. The first are easy, and what they teach helps with the others."""
+    """About `length` tokens, many questions. Of half of the conversations the first part is a story and the rest is
+    questions about it; in the others questions come after one sentence that they can be about (these are easy, and what
+    they teach helps with the others), after nothing new, after a few sentences, after many."""
     rng = Random(f"train {seed} {length}")
     world, turns, size = World(rng, "train"), list[Turn](), 0
+    story_first, asked = rng.random() < 0.5, set[str]()
     while size < length - 24:
-        far = rng.uniform(0, max(1, length - size - 24)) / 2
+        room = max(1, length - size - 24)
         kind = rng.choices(KINDS, WEIGHTS)[0]
-        if rng.random() < 0.3:
+        if not story_first and rng.random() < EASY:
             turns.append(_turn(world, rng, "train", _about(world, kind), kind))
+            asked.clear()
         else:
-            wanted = rng.choice((0, 0, 0, rng.uniform(0, 60), far)) if turns else far
-            turns.append(_turn_of_any_kind(world, rng, _story(world, int(wanted))))
+            far = rng.uniform(0.3, 0.8) * room if story_first else rng.uniform(0, 0.5) * room
+            some = rng.uniform(0, max(20, length / 16)) if story_first else rng.choice((rng.uniform(0, 60), far))
+            story = _story(world, int(rng.choice((0, 0, 0, some)) if turns else far))
+            if story:
+                asked.clear()
+            turns.append(_turn_of_any_kind(world, rng, story, asked))
         size += _size_of(turns[-1])
     return Conversation(tuple(turns))
 
@@ -74,11 +83,14 @@ def _about(world: World, kind: str) -> str:
     return "" if kind in ("parity", *OTHER) else world.happens_for(kind)
 
 
-def _turn_of_any_kind(world: World, rng: Random, story: str) -> Turn:
-    """A question of a kind by WEIGHTS; of another where there is nothing of that kind to ask."""
+def _turn_of_any_kind(world: World, rng: Random, story: str, asked: set[str]) -> Turn:
+    """A question of a kind by WEIGHTS; of another where there is nothing of that kind to ask. One of `asked`, to which
+    it is added, only if no other comes up soon."""
+    tries = 0
     while True:
-        question = _question(world, rng, "train", rng.choices(KINDS, WEIGHTS)[0])
-        if question is not None:
+        question, tries = _question(world, rng, "train", rng.choices(KINDS, WEIGHTS)[0]), tries + 1
+        if question is not None and (question.text not in asked or tries > 6):
+            asked.add(question.text)
             return Turn(_join(story, question.text), question)
 
 
@@ -92,7 +104,7 @@ def examination(kind: str, seed: int, length: int) -> Conversation:
     story, final = "", None
     if kind in RECALL:
         story = _join(_story(world, rng.randint(0, length // 4)), world.happens_for(kind))
-        final = world.question(kind)
+        final = world.question_for_the_end(kind)
     while seed % 2 and size < length // 2:
         other = rng.choice([k for k in KINDS if k != kind])
         turns.append(_turn(world, rng, "test", _join(story, _story(world, rng.randint(0, 60))), other))
@@ -105,8 +117,8 @@ def examination(kind: str, seed: int, length: int) -> Conversation:
 
 
 def _turn(world: World, rng: Random, split: Split, story: str, kind: str) -> Turn:
-    """The story and a question of the kind; the story goes on until there is something of this kind to ask. Where all
-    facts of a kind have been asked for, it is a question for a place."""
+    """The story and a question of the kind; the story goes on until there is something of this kind to ask. Where a
+    world has no facts of a kind, it is a question for a place."""
     if kind in RECALL and not world.can_tell(kind):
         kind = "place"
     question = _question(world, rng, split, kind)

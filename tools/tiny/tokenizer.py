@@ -1,6 +1,7 @@
 """The tokenizer: byte-level BPE, trained on the tasks' own text, so that its common words are one token each.
 
-Any text can be encoded, because every byte is a token. Digits stay apart, so that a number is read digit by digit.
+Any text can be encoded, because every byte is a token. Digits go in pairs: a number below 100 is one token. A user's
+text begins with a space, so that its first word is the token that it is elsewhere.
 """
 
 from __future__ import annotations
@@ -14,16 +15,17 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, train
 
 from tools.tiny.tasks import Conversation, training_conversation
 
-VOCAB_SIZE = 1024
+VOCAB_SIZE = 1280
 USER, ASSISTANT, SYSTEM, END, PAD = "<|user|>", "<|assistant|>", "<|system|>", "<|end|>", "<|pad|>"
 SPECIAL = (PAD, END, USER, ASSISTANT, SYSTEM)
 
 CHAT_TEMPLATE = (
-    "{% for message in messages %}{{ '<|' + message['role'] + '|>' + message['content'] + '<|end|>' }}{% endfor %}"
+    "{% for message in messages %}{{ '<|' + message['role'] + '|>' + (' ' if message['role'] == 'user' else '')"
+    " + message['content'] + '<|end|>' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
 )
 
-_WORDS = r"'s| ?[A-Za-z]+| ?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+|\s+"
+_WORDS = r"'s| ?\p{L}+| ?\p{N}{1,2}| ?[^\s\p{L}\p{N}]+|\s+"
 
 
 def train_tokenizer(num_conversations: int = 3000, vocab_size: int = VOCAB_SIZE) -> Tokenizer:
@@ -48,8 +50,8 @@ def train_tokenizer(num_conversations: int = 3000, vocab_size: int = VOCAB_SIZE)
 
 def _texts(num_conversations: int) -> Iterator[str]:
     for seed in range(num_conversations):
-        for message in training_conversation(seed, 256).messages():
-            yield message["content"]
+        for turn in training_conversation(seed, 256).turns:
+            yield from (" " + turn.user, turn.question.answer)
 
 
 def token_id(tokenizer: Tokenizer, name: str) -> int:
@@ -85,7 +87,7 @@ class ChatEncoder:
         """Token ids of the whole conversation, and for each whether it is of an answer (its end included)."""
         ids: list[int] = []
         is_answer: list[bool] = []
-        contents = chain.from_iterable((turn.user, turn.question.answer) for turn in conversation.turns)
+        contents = chain.from_iterable((" " + turn.user, turn.question.answer) for turn in conversation.turns)
         encoded = self._tokenizer.encode_batch_fast(list(contents), add_special_tokens=False)
         for i, encoding in enumerate(encoded):
             ids += [self._assistant if i % 2 else self._user, *encoding.ids, self._end]

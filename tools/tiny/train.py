@@ -179,20 +179,23 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=110)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--batch-tokens", type=int, default=2048)
-    parser.add_argument("--lengths", default="0:128,0.1:256,0.25:512,0.4:1024,0.6:2048", help="PROGRESS:LONGEST, ...")
+    parser.add_argument(
+        "--lengths", default="0:64,0.04:128,0.2:256,0.4:512,0.56:1024,0.74:2048", help="PROGRESS:LONGEST, ..."
+    )
     parser.add_argument("--rate", type=float, default=1.0, help="factor of all learning rates")
     parser.add_argument("--fp32", action="store_true", help="no bf16 in the forward and backward passes")
-    parser.add_argument("--blind", type=float, default=0.5, help="share of conversations read without attention")
+    parser.add_argument("--blind", type=float, default=0.0, help="share of conversations read without attention")
     parser.add_argument("--seed", type=int, default=0)
-    for name in ("hidden_size", "intermediate_size", "num_layers", "period", "delta_heads", "key_dim", "value_dim"):
+    for name in ("hidden_size", "intermediate_size", "num_layers", "delta_heads", "key_dim", "value_dim"):
         parser.add_argument(f"--{name.replace('_', '-')}", type=int, default=getattr(Shape, name))
+    parser.add_argument("--attention", default="0,3", help="numbers of the layers that are attention: 0,3")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     shape = Shape(
         hidden_size=args.hidden_size,
         intermediate_size=args.intermediate_size,
         num_layers=args.num_layers,
-        period=args.period,
+        attention=tuple(int(number) for number in args.attention.split(",")),
         delta_heads=args.delta_heads,
         key_dim=args.key_dim,
         value_dim=args.value_dim,

@@ -1,4 +1,4 @@
-"""The words of the small world, and values made up for it: names, codes, numbers. Some values are never trained on."""
+"""The words of the small world, and values made up for it. Some codes are never trained on."""
 
 from __future__ import annotations
 
@@ -23,7 +23,14 @@ THINGS = (
 )
 COLOURS = ("black", "blue", "brown", "green", "grey", "orange", "pink", "purple", "red", "white", "yellow", "golden")
 FOODS = ("bread", "cake", "cheese", "fish", "honey", "pasta", "pears", "plums", "rice", "salad", "soup", "tea")
-PETS = ("bird", "cat", "dog", "goat", "horse", "mouse")
+TOWNS = (
+    *("Athens", "Berlin", "Bern", "Bonn", "Cairo", "Delhi", "Dublin", "Geneva", "Hanoi", "Havana", "Kyoto", "Lagos"),
+    *("Lima", "Lisbon", "Madrid", "Milan", "Oslo", "Paris", "Porto", "Prague", "Riga", "Rome", "Tokyo", "Vienna"),
+)
+NICKNAMES = (
+    *("Amber", "Bella", "Biscuit", "Bruno", "Coco", "Daisy", "Felix", "Fluffy", "Ginger", "Hugo", "Jasper", "Luna"),
+    *("Milo", "Molly", "Oscar", "Pepper", "Poppy", "Rex", "Rusty", "Shadow", "Simba", "Tiger", "Toby", "Ziggy"),
+)
 
 _ADJECTIVES = ("big", "cold", "dark", "little", "loud", "old", "quiet", "small", "soft", "tall", "warm", "young")
 _ACTORS = ("boat", "child", "clock", "cloud", "door", "fox", "leaf", "moon", "river", "sun", "tree", "wind", "wolf")
@@ -31,7 +38,6 @@ _DEEDS = ("falls", "hides", "moves", "rests", "runs", "shines", "sings", "sleeps
 _WHEN = ("again", "all day", "at night", "in the morning", "now", "slowly", "today", "together")
 
 _LETTERS = "ABCDEFGHJKLMNPQRSTUVWXYZ"
-_SYLLABLES = tuple(consonant + vowel for consonant in "bdfgklmnprstvz" for vowel in "aeiou")
 
 
 def held_out(value: str) -> bool:
@@ -48,18 +54,13 @@ def made_up(make: Callable[[Random], str], rng: Random, split: Split) -> str:
 
 
 def code(rng: Random) -> str:
-    """A letter, a digit, a letter, a digit."""
-    return "".join(rng.choice(_LETTERS) + rng.choice("0123456789") for _ in range(2))
+    """A letter and two digits."""
+    return f"{rng.choice(_LETTERS)}{rng.randint(0, 99):02}"
 
 
 def number(rng: Random) -> str:
-    """Four digits, the first not 0."""
-    return str(rng.randint(1000, 9999))
-
-
-def name(rng: Random) -> str:
-    """Two or three syllables."""
-    return "".join(rng.choice(_SYLLABLES) for _ in range(rng.choice((2, 3)))).capitalize()
+    """Two digits, the first not 0."""
+    return str(rng.randint(10, 99))
 
 
 def scenery(rng: Random) -> str:
