@@ -19,7 +19,7 @@ class EngineConfig:
     max_model_len           prompt and answer together, tokens; None: what the model was trained for and memory holds
     max_num_seqs            samples that run at once
     max_num_batched_tokens  rows of one step: more reads long prompts faster, fewer keeps decodes smooth
-    kv_cache_memory_bytes   memory for keys, values and recurrent states, shared by running samples and the prefix cache;
+    kv_cache_memory_bytes   memory for keys, values and recurrent states, of running samples and of the prefix cache;
                             None: derived from what the machine or its cgroup has free
     prefix_cache_retention_interval  tokens between the recurrent states that are kept, a multiple of 64; 0: only those
                             at prompts' and answers' ends and where prompts part; None: every 64 tokens

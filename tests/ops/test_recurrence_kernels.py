@@ -20,7 +20,7 @@ TOLERANCE = 1e-5
 
 BOTH = pytest.mark.parametrize("delta", [False, True], ids=["mamba2", "delta"])
 SIZES = [(1, 1, 1, 1), (6, 3, 24, 40), (5, 1, 33, 37), (2, 2, 8, 70), (3, 1, 128, 32), (2, 2, 64, 128), (1, 1, 300, 5)]
-"""Heads, groups, K, V: vectors in full and in part, one tile of values and several, a group's heads at once and alone."""
+"""Heads, groups, K, V: vectors in full and in part, one tile of values and several, a group's heads at once or not."""
 
 
 @dataclass(frozen=True)

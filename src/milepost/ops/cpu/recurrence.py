@@ -104,8 +104,8 @@ def _run(
 
 
 def _rows(x: torch.Tensor, inner: tuple[int, ...]) -> tuple[torch.Tensor, int]:
-    """x [rows, ...] and how far apart two rows are. Columns of a wider tensor stay where they are, if the strides within a
-    row are `inner`: those of values side by side."""
+    """x [rows, ...] and how far apart two rows are. Columns of a wider tensor stay where they are if the strides within
+    a row are `inner`: those of values side by side."""
     strides = x.stride()
     if strides[1:] != inner:
         x = x.contiguous()
@@ -115,7 +115,8 @@ def _rows(x: torch.Tensor, inner: tuple[int, ...]) -> tuple[torch.Tensor, int]:
 
 def _whole(buffer: torch.Tensor) -> int:
     """The address of a buffer that is written in place."""
-    assert buffer.is_contiguous() and buffer.dtype == torch.float32, "kernels take states and windows whole, in fp32"
+    assert buffer.is_contiguous(), "kernels take states and windows whole"
+    assert buffer.dtype == torch.float32, "states and windows of recurrences are fp32"
     return buffer.data_ptr()
 
 

@@ -4,7 +4,8 @@ import torch
 
 
 def rope_angles(positions: torch.Tensor, inv_freq: torch.Tensor, factor: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """cos and sin of position * inv_freq, times `factor`: positions int64 [rows], inv_freq fp32 [size]; fp32 [rows, size].
+    """cos and sin of position * inv_freq, times `factor`: positions int64 [rows], inv_freq fp32 [size]; both are fp32
+    [rows, size].
 
     The angle is an fp32 product, as the published models were trained: at a far position its rounding counts.
     """
