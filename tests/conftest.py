@@ -1,5 +1,17 @@
-"""Tests run more threads than there may be cores: those that wait must sleep, not spin. Read once, as torch is loaded."""
+"""Tests run more threads than there may be cores: those that wait must sleep, not spin (read once, as torch is loaded).
+And they leave the user's configuration alone."""
 
 import os
+from collections.abc import Iterator
+
+import pytest
 
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def own_configuration(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Servers started by tests keep their secret here, not with the user who runs the tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.mktemp("config")))
+        yield

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from milepost.request import MissReason
+
 
 @dataclass(frozen=True, slots=True)
 class Logprob:
@@ -47,12 +49,34 @@ class RequestMetrics:
     num_preemptions: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class CacheReport:
+    """What a request's first sample found in the prefix cache when it began.
+
+    Of its `num_prompt_tokens`, the keys and values of the first `num_matched_tokens` were there; the first
+    `num_resumed_tokens` need not be computed. `reason` and `position` are those of `Miss`, None where all that is known
+    was resumed.
+    """
+
+    num_prompt_tokens: int
+    num_matched_tokens: int
+    num_resumed_tokens: int
+    reason: MissReason | None = None
+    position: int | None = None
+
+    @property
+    def num_recomputed_tokens(self) -> int:
+        """The gap: matched, and computed again because there was no state to go on from."""
+        return self.num_matched_tokens - self.num_resumed_tokens
+
+
 @dataclass(slots=True)
 class RequestOutput:
     """State of one request: so far, new, or final, as `SamplingParams.output_kind` says.
 
     `prompt_logprobs[0]` is None (nothing comes before the first token). `num_cached_tokens` counts the prompt tokens
-    that were not computed again. `error` is set when the request failed inside; its samples then end with "error".
+    that were not computed again; `cache` says why not more (None until the request has begun). `error` is set when the
+    request failed inside; its samples then end with "error".
     """
 
     request_id: str
@@ -62,5 +86,6 @@ class RequestOutput:
     finished: bool
     prompt_logprobs: list[TokenLogprobs | None] | None = None
     num_cached_tokens: int = 0
+    cache: CacheReport | None = None
     metrics: RequestMetrics | None = None
     error: Exception | None = field(default=None, repr=False)

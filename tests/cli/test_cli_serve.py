@@ -112,7 +112,7 @@ def test_settings_arrive(loaded, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
         "some/model --port 0 --dtype bfloat16 --max-model-len 32k --max-num-seqs 3 --max-num-batched-tokens 512 "
         "--kv-cache-memory-bytes 2GiB --seed 5 --served-model-name a --served-model-name b --no-enable-prefix-caching "
         f"--scheduling-policy priority --generation-config vllm --num-threads 2 --chat-template {template} "
-        "--api-key k --api-key l --allowed-origins *"
+        "--api-key k --api-key l --allowed-origins * --cache-scope global"
     )
     with pytest.raises(SystemExit) as ended:
         main(["serve", *args.split()])
@@ -125,4 +125,38 @@ def test_settings_arrive(loaded, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     assert config.chat_template == template
     assert state.settings.served_model_names == ("a", "b")
     assert (state.settings.api_keys, state.settings.allowed_origins) == (("k", "l"), ("*",))
+    assert (state.settings.cache_scope, state.settings.shares_within_tenant) == ("global", False)
     assert state.loaded_bytes == (1, 2)
+
+
+@pytest.mark.parametrize(
+    ("args", "told"),
+    [
+        (["--cache-scope", "mine"], "error: --cache-scope cannot be 'mine'\nhint: one of: tenant, global\n"),
+        (["--cache-scope", "tenant"], "hint: give each an --api-key, or leave --cache-scope out\n"),
+    ],
+)
+def test_a_cache_scope_that_cannot_be(loaded, args: list[str], told: str, capsys: pytest.CaptureFixture[str]):
+    assert main(["serve", "--port", "0", *args]) == 2
+    assert told in capsys.readouterr().err
+    assert loaded.configs == []
+
+
+def test_the_secret_is_kept_between_servers(tmp_path: Path):
+    secrets = []
+    for _ in range(2):
+        with process("--port", "0", XDG_CONFIG_HOME=str(tmp_path)) as child:
+            assert child.stdout.readline()
+            secrets.append((tmp_path / "milepost" / "secret").read_bytes())
+    assert secrets[0] == secrets[1]
+
+
+def test_a_secret_that_cannot_be_kept_costs_one_line(tmp_path: Path):
+    (tmp_path / "milepost").write_text("in the way")
+    with process("--port", "0", XDG_CONFIG_HOME=str(tmp_path)) as child:
+        assert child.stdout.readline().startswith("Milepost serves")
+        child.send_signal(signal.SIGTERM)
+        _, err = child.communicate(timeout=30)
+    assert len(err.splitlines()) == 1
+    assert "WARNING the secret that names cache scopes cannot be used" in err
+    assert "hint: " in err

@@ -206,6 +206,8 @@ def test_metrics_are_vllms(make_engine: MakeEngine) -> None:
         'vllm:request_success_total{finished_reason="length",model_name="tiny"} 2.0',
         'vllm:time_to_first_token_seconds_count{model_name="tiny"} 2.0',
         'vllm:inter_token_latency_seconds_count{model_name="tiny"} 4.0',
+        'milepost:prefix_cache_matched_tokens_total{model_name="tiny"} 48.0',
+        'milepost:prefix_cache_misses_total{model_name="tiny",reason="no prefix"} 1.0',
     ):
         assert line in text
 

@@ -12,6 +12,7 @@ from tiny_engine import TINY, MakeEngine, add, drain, random_prompts, tokens
 from milepost.engine.plain import generate, logits_of
 from milepost.errors import RequestError
 from milepost.models.loader.load import LoadedModel
+from milepost.outputs import CacheReport
 from milepost.sampling_params import RequestOutputKind, SamplingParams
 
 PROMPT = list(range(5, 75))
@@ -347,3 +348,29 @@ def test_a_failing_sample_ends_its_siblings_as_errors(make_engine: MakeEngine, m
     assert [s.finish_reason for s in outputs["a"].outputs] == ["error", "error"]
     assert [s.stop_reason for s in outputs["a"].outputs] == [None, None]
     assert tokens(outputs["a"], 1) == []
+
+
+def test_a_request_reports_what_it_found_in_the_cache(make_engine: MakeEngine) -> None:
+    engine = make_engine()
+    add(engine, "first", PROMPT, greedy(2, n=2))
+    assert drain(engine)["first"].cache == CacheReport(70, 0, 0, "no prefix", 0)
+    edited = [*PROMPT[:37], 4, *PROMPT[38:]]
+    add(engine, "edited", edited, greedy(8, output_kind=RequestOutputKind.DELTA))
+    reports = []
+    while engine.has_work:
+        reports += [output.cache for output in engine.step()]
+    assert reports == [CacheReport(70, 32, 32, "diverged", 37)] * 8, "the same in every output of a stream"
+    add(engine, "again", PROMPT, greedy(2))
+    assert drain(engine)["again"].cache == CacheReport(70, 64, 64)
+
+
+def test_a_request_that_never_ran_reports_nothing(make_engine: MakeEngine) -> None:
+    engine = make_engine()
+    add(engine, "a", PROMPT, greedy(2))
+    output = engine.abort("a")
+    assert output is not None
+    assert output.cache is None
+
+
+def test_the_gap_is_computed_again() -> None:
+    assert CacheReport(200, 144, 128, "diverged", 150).num_recomputed_tokens == 16

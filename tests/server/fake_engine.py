@@ -11,9 +11,11 @@ from typing import Any
 
 import uvicorn
 
+from milepost.cache.snapshot import CacheSnapshot, KindBytes
+from milepost.cache.stats import CacheStats
 from milepost.engine.chat import ChatTemplate
 from milepost.errors import RequestError, RequestFailed
-from milepost.outputs import CompletionOutput, Logprob, RequestOutput
+from milepost.outputs import CacheReport, CompletionOutput, Logprob, RequestOutput
 from milepost.sampling_params import RequestOutputKind, SamplingParams
 from milepost.server.app import create_app
 from milepost.server.run import listen, url_of
@@ -64,8 +66,9 @@ class FakeEngine:
         self.fail_after = 0
         self.running: set[str] = set()
         self.asked: list[tuple[dict[str, Any], SamplingParams, int, str]] = []
+        self.report: CacheReport | None = None
         self.shut_down = False
-        self._seen: set[tuple[int, ...]] = set()
+        self._seen: set[tuple[str, tuple[int, ...]]] = set()
 
     async def generate(
         self,
@@ -80,8 +83,9 @@ class FakeEngine:
         ids = self.tokenizer.encode(prompt["prompt"]) if ids is None else ids
         self.asked.append((prompt, sampling_params, priority, cache_salt))
         self._check(ids)
-        cached = len(ids) // 16 * 16 if tuple(ids) in self._seen else 0
-        self._seen.add(tuple(ids))
+        known = cache_salt, tuple(ids)
+        cached = len(ids) // 16 * 16 if known in self._seen else 0
+        self._seen.add(known)
         self.running.add(request_id)
         try:
             async for samples in self._steps(ids, sampling_params):
@@ -94,12 +98,18 @@ class FakeEngine:
                     finished=done,
                     prompt_logprobs=self._prompt_logprobs(ids, sampling_params),
                     num_cached_tokens=cached,
+                    cache=self.report or CacheReport(len(ids), cached, cached),
                 )
         finally:
             self.running.discard(request_id)
 
     def metrics_text(self) -> bytes:
         return b'vllm:num_requests_running{model_name="fake"} 0.0\n'
+
+    def cache_snapshot(self) -> CacheSnapshot:
+        by_kind = {"kv": KindBytes(48, 64), "state": KindBytes(20, 30)}
+        stats = CacheStats(queries=100, hits=60, matched=80)
+        return CacheSnapshot(True, True, None, 64, 1000, 940, by_kind, 32, 2, stats)
 
     async def reset_prefix_cache(self) -> bool:
         return True

@@ -13,7 +13,7 @@ from milepost.config import EngineConfig
 from milepost.errors import ConfigError
 
 if TYPE_CHECKING:
-    from milepost.server.state import Engine
+    from milepost.server.state import Engine, ServerSettings
 
 
 def serve(
@@ -39,6 +39,13 @@ def serve(
     api_key: Annotated[
         list[str] | None,
         typer.Option(envvar="MILEPOST_API_KEY", help="Ask clients for this key; may be repeated.", show_default=False),
+    ] = None,
+    cache_scope: Annotated[
+        str | None,
+        typer.Option(
+            help="Who shares cached prefixes. tenant: the users of one key; global: all.",
+            show_default="tenant with keys, else global",
+        ),
     ] = None,
     allowed_origins: Annotated[
         list[str] | None,
@@ -67,24 +74,21 @@ def serve(
         raise ConfigError("--served-model-name cannot be empty", "give a name, or leave it out")
     if not all(key.strip() for key in api_key or ()):
         raise ConfigError("--api-key cannot be empty", "give a key, or leave it out")
-    _run(config, host, port, names, tuple(api_key or ()), tuple(allowed_origins or ()))
+    from milepost.server.state import ServerSettings
+
+    settings = ServerSettings(names, tuple(api_key or ()), tuple(allowed_origins or ()), cache_scope=cache_scope)
+    _run(config, host, port, settings)
 
 
-def _run(
-    config: EngineConfig,
-    host: str,
-    port: int,
-    names: tuple[str, ...],
-    api_keys: tuple[str, ...],
-    allowed_origins: tuple[str, ...],
-) -> None:
+def _run(config: EngineConfig, host: str, port: int, settings: ServerSettings) -> None:
     from milepost.server import run
-    from milepost.server.state import ServerSettings, ServerState
+    from milepost.server.scope import installation_secret
+    from milepost.server.state import ServerState
 
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s", datefmt="%H:%M:%S")
     logging.getLogger("milepost").setLevel(logging.INFO)  # what was loaded, and where memory went
-    state = ServerState(ServerSettings(names, api_keys, allowed_origins))
     sock = run.listen(host, port)
+    state = ServerState(settings, installation_secret())
 
     def load(report: Callable[[int, int], None]) -> Engine:
         from milepost.cli.progress import loading_bar

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 
+from milepost.cache.snapshot import CacheSnapshot, snapshot
 from milepost.config import EngineConfig
 from milepost.engine.build import Progress, build_engine
 from milepost.engine.chat import ChatTemplate
@@ -46,6 +47,7 @@ class AsyncLLM:
         self._streams: dict[str, Stream] = {}
         self._closed = False
         self._last_step = engine.clock()
+        self._cache = snapshot(engine.scheduler.cache)
         self.errored: Exception | None = None
         self._thread = threading.Thread(target=self._run, name="milepost-engine", daemon=True)
         self._thread.start()
@@ -122,7 +124,7 @@ class AsyncLLM:
         if self._closed or self.errored is not None:
             raise self.errored or RequestFailed("the server is shutting down", "try again later")
         answer: Future[bool] = Future()
-        self._inbox.put(lambda: answer.set_result(self._engine.reset_prefix_cache()))
+        self._inbox.put(lambda: answer.set_result(self._reset()))
         return await asyncio.wrap_future(answer)
 
     @property
@@ -133,6 +135,10 @@ class AsyncLLM:
     def metrics_text(self) -> bytes:
         """Prometheus's text format."""
         return self._engine.metrics.text()
+
+    def cache_snapshot(self) -> CacheSnapshot:
+        """What the cache held after the last step."""
+        return self._cache
 
     def shutdown(self) -> None:
         """Stops stepping; requests still running end with an error."""
@@ -154,8 +160,9 @@ class AsyncLLM:
         try:
             while not self._closed:
                 self._take_inbox()
-                if self._engine.has_work:
-                    self._deliver(self._engine.step())
+                outputs = self._engine.step() if self._engine.has_work else []
+                self._cache = snapshot(self._engine.scheduler.cache)  # before anybody is told of the step
+                self._deliver(outputs)
                 self._last_step = self._engine.clock()
         except Exception as error:  # a defect in the engine itself: say so, refuse work, let /health turn red
             logger.exception("the engine stopped")
@@ -196,6 +203,11 @@ class AsyncLLM:
         if output is not None:
             self._deliver([output])
         self._streams.pop(request_id, None)
+
+    def _reset(self) -> bool:
+        done = self._engine.reset_prefix_cache()
+        self._cache = snapshot(self._engine.scheduler.cache)
+        return done
 
     def _deliver(self, outputs: list[RequestOutput]) -> None:
         for output in outputs:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
+from milepost.cache.snapshot import snapshot
+from milepost.engine.cache_metrics import CacheMetrics
 from milepost.engine.request_state import RequestState
 from milepost.engine.scheduler import Scheduler, Step
 
@@ -35,6 +37,7 @@ class Metrics:
         self._success = Counter(
             "vllm:request_success", "Finished samples.", ["model_name", "finished_reason"], registry=self.registry
         )
+        self.cache = CacheMetrics(model_name, self.registry)
         self._last_token: dict[str, float] = {}
         self._seen_queries = self._seen_hits = 0
 
@@ -52,6 +55,7 @@ class Metrics:
         self.queries.inc(cache.stats.queries - self._seen_queries)
         self.hits.inc(cache.stats.hits - self._seen_hits)
         self._seen_queries, self._seen_hits = cache.stats.queries, cache.stats.hits
+        self.cache.load(snapshot(cache))
 
     def token(self, state: RequestState, now: float) -> None:
         """A token of `state` came at `now`."""

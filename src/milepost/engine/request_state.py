@@ -9,7 +9,7 @@ from milepost.engine.inputs import PromptTokens
 from milepost.engine.runner import PieceResult
 from milepost.engine.sampler import Sampled
 from milepost.engine.tokenizer import Tokenizer
-from milepost.outputs import CompletionOutput, RequestMetrics, RequestOutput, TokenLogprobs
+from milepost.outputs import CacheReport, CompletionOutput, RequestMetrics, RequestOutput, TokenLogprobs
 from milepost.request import Sequence, Status
 from milepost.sampling_params import RequestOutputKind, SamplingParams
 
@@ -114,6 +114,7 @@ class RequestState:
             finished=finished,
             prompt_logprobs=self.prompt_logprobs if self.params.needs_every_row else None,
             num_cached_tokens=seqs[0].num_cached_tokens,
+            cache=_cache_report(seqs[0]),
             metrics=self.metrics,
             error=self.error,
         )
@@ -122,3 +123,15 @@ class RequestState:
     def _nothing_new(sample: Sample) -> bool:
         ended = sample.seq.status is Status.FINISHED and not sample.told_end
         return not ended and sample.told_tokens == sample.seq.num_output_tokens
+
+
+def _cache_report(seq: Sequence) -> CacheReport | None:
+    if seq.first_scheduled_time is None:
+        return None
+    return CacheReport(
+        num_prompt_tokens=seq.num_prompt_tokens,
+        num_matched_tokens=seq.num_matched_tokens,
+        num_resumed_tokens=seq.num_cached_tokens,
+        reason=seq.miss.reason if seq.miss else None,
+        position=seq.miss.position if seq.miss else None,
+    )

@@ -9,12 +9,15 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from typing import Any, cast
 
+from fastapi import Request
+
 from milepost.errors import RequestFailed
 from milepost.outputs import RequestOutput
 from milepost.sampling_params import SamplingParams
+from milepost.server.explaining import wants_explanation
 from milepost.server.prompts import Prompt
 from milepost.server.schemas import Generation
-from milepost.server.state import Engine, ServerState
+from milepost.server.state import Engine, server_state
 from milepost.server.stream import merge
 
 PromptOutput = tuple[int, RequestOutput]
@@ -32,7 +35,8 @@ class Job:
     prompts: list[Prompt]
     params: SamplingParams
     priority: int
-    cache_salt: str
+    scope: str
+    explains: bool
 
     def head(self, kind: str) -> dict[str, Any]:
         """What every answer and every chunk starts with."""
@@ -45,7 +49,8 @@ class Job:
         }
 
 
-def new_job(prefix: str, state: ServerState, body: Generation, prompts: list[Prompt], params: SamplingParams) -> Job:
+def new_job(prefix: str, request: Request, body: Generation, prompts: list[Prompt], params: SamplingParams) -> Job:
+    state = server_state(request)
     return Job(
         request_id=f"{prefix}-{uuid.uuid4().hex}",
         created=int(time.time()),
@@ -54,7 +59,8 @@ def new_job(prefix: str, state: ServerState, body: Generation, prompts: list[Pro
         prompts=prompts,
         params=params,
         priority=body.priority or 0,
-        cache_salt=body.cache_salt or "",
+        scope=state.scope_of(request, body.cache_salt or ""),
+        explains=wants_explanation(request, body),
     )
 
 
@@ -103,7 +109,7 @@ async def _one(engine: Engine, job: Job, number: int) -> AsyncGenerator[RequestO
     prompt = {"prompt": job.prompts[number].text, "prompt_token_ids": job.prompts[number].ids}
     outputs = cast(
         "AsyncGenerator[RequestOutput, None]",
-        engine.generate(prompt, job.params, request_id, priority=job.priority, cache_salt=job.cache_salt),
+        engine.generate(prompt, job.params, request_id, priority=job.priority, cache_salt=job.scope),
     )
     async with contextlib.aclosing(outputs):
         async for output in outputs:

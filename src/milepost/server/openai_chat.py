@@ -12,6 +12,7 @@ from milepost.outputs import CompletionOutput, RequestOutput
 from milepost.sampling_params import SamplingParams
 from milepost.server.body import read_json
 from milepost.server.errors import ApiResponse
+from milepost.server.explaining import Explained
 from milepost.server.generation import Job, PromptOutput, Usage, finals, new_job, run
 from milepost.server.logprobs import chat_logprobs, prompt_logprobs
 from milepost.server.prompts import content_text, read_conversation
@@ -33,7 +34,7 @@ async def chat_completions(request: Request) -> Response:
     params = _params(body, engine)
     prompt = await until_hangup(request, read_conversation(engine, body.messages, body))
     check_fits(engine, len(prompt.ids), params.max_tokens, "messages")
-    job = new_job("chatcmpl", state, body, [prompt], params)
+    job = new_job("chatcmpl", request, body, [prompt], params)
     echoed = _echoed(body)
     if body.stream:
         writer = ChatChunks(
@@ -84,6 +85,10 @@ def _answer(job: Job, output: RequestOutput, num_top: int, tokenizer: Tokenizer 
     answer = {**job.head("chat.completion"), "choices": choices, "usage": usage.as_dict()}
     if job.params.prompt_logprobs is not None:
         answer["prompt_logprobs"] = prompt_logprobs(output.prompt_logprobs)
+    if job.explains:
+        explained = Explained(tokenizer)
+        explained.add(0, output)
+        answer["cache"] = explained.as_json()
     return answer
 
 
@@ -101,11 +106,14 @@ class ChatChunks:
         self._n = job.params.n
         self._options, self._num_top, self._tokenizer, self._echoed = options, num_top, tokenizer, echoed
         self._usage = Usage()
+        self._explained = Explained(tokenizer) if job.explains else None
         self._begun = False
 
     def take(self, item: PromptOutput) -> Iterator[dict[str, Any]]:
         number, output = item
         self._usage.add(number, output)
+        if self._explained is not None:
+            self._explained.add(number, output)
         if not self._begun:
             self._begun = True
             for index in range(self._n):
@@ -116,8 +124,13 @@ class ChatChunks:
                 yield self._chunk(sample.index, {"content": sample.text} if sample.text else {}, sample)
 
     def end(self) -> Iterator[dict[str, Any]]:
+        last: dict[str, Any] = {}
         if self._options.include_usage:
-            yield {**self._head, "choices": [], "usage": self._usage.as_dict()}
+            last["usage"] = self._usage.as_dict()
+        if self._explained is not None:
+            last["cache"] = self._explained.as_json()
+        if last:
+            yield {**self._head, "choices": [], **last}
 
     def _chunk(self, index: int, delta: dict[str, Any], sample: CompletionOutput | None = None) -> dict[str, Any]:
         choice = {

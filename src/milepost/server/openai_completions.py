@@ -12,6 +12,7 @@ from milepost.outputs import CompletionOutput, RequestOutput
 from milepost.sampling_params import SamplingParams
 from milepost.server.body import read_json
 from milepost.server.errors import ApiResponse
+from milepost.server.explaining import Explained
 from milepost.server.generation import Job, PromptOutput, Usage, finals, new_job, run
 from milepost.server.logprobs import LegacyLogprobs, prompt_logprobs
 from milepost.server.prompts import MAX_PROMPTS, Prompt, read_prompts
@@ -37,12 +38,12 @@ async def completions(request: Request) -> Response:
         raise RequestError(f"at most {MAX_PROMPTS} answers in one request", "send fewer prompts, or lower n", param="n")
     for prompt in prompts:
         check_fits(engine, len(prompt.ids), params.max_tokens, "prompt")
-    job = new_job("cmpl", state, body, prompts, params)
+    job = new_job("cmpl", request, body, prompts, params)
     choices = Choices(job, body, engine.tokenizer)
     if body.stream:
-        return await stream_response(request, run(engine, job), CompletionChunks(job, choices, body))
+        return await stream_response(request, run(engine, job), CompletionChunks(job, choices, body, engine.tokenizer))
     outputs = await until_hangup(request, finals(engine, job))
-    return ApiResponse(_answer(job, choices, outputs))
+    return ApiResponse(_answer(job, choices, outputs, engine.tokenizer))
 
 
 def _check(body: CompletionRequest) -> None:
@@ -109,28 +110,33 @@ class Choices:
         return self._tokenizer.decode(prompt.ids, skip_special_tokens=self._job.params.skip_special_tokens)
 
 
-def _answer(job: Job, choices: Choices, outputs: list[RequestOutput]) -> dict[str, Any]:
-    usage = Usage(choices.generates)
+def _answer(job: Job, choices: Choices, outputs: list[RequestOutput], tokenizer: Tokenizer | None) -> dict[str, Any]:
+    usage, explained = Usage(choices.generates), Explained(tokenizer)
     listed: list[dict[str, Any]] = []
     for number, output in enumerate(outputs):
         usage.add(number, output)
+        explained.add(number, output)
         listed.extend(choices.of(number, output))
     listed.sort(key=lambda choice: choice["index"])
-    return {**job.head("text_completion"), "choices": listed, "usage": usage.as_dict()}
+    answer = {**job.head("text_completion"), "choices": listed, "usage": usage.as_dict()}
+    return {**answer, "cache": explained.as_json()} if job.explains else answer
 
 
 class CompletionChunks:
     """The chunks of a streamed answer, then the usage if asked for."""
 
-    def __init__(self, job: Job, choices: Choices, body: CompletionRequest) -> None:
+    def __init__(self, job: Job, choices: Choices, body: CompletionRequest, tokenizer: Tokenizer | None) -> None:
         self._head = job.head("text_completion")
         self._choices = choices
         self._options = body.stream_options or StreamOptions()
         self._usage = Usage(choices.generates)
+        self._explained = Explained(tokenizer) if job.explains else None
 
     def take(self, item: PromptOutput) -> Iterator[dict[str, Any]]:
         number, output = item
         self._usage.add(number, output)
+        if self._explained is not None:
+            self._explained.add(number, output)
         for choice in self._choices.of(number, output):
             logprobs = choice["logprobs"]
             # Tokens may come before their text: half a character waits for its other half.
@@ -138,8 +144,9 @@ class CompletionChunks:
                 yield self._chunk([choice], self._options.continuous_usage_stats)
 
     def end(self) -> Iterator[dict[str, Any]]:
-        if self._options.include_usage:
-            yield self._chunk([], True)
+        if self._options.include_usage or self._explained is not None:
+            last = self._chunk([], self._options.include_usage)
+            yield last if self._explained is None else {**last, "cache": self._explained.as_json()}
 
     def _chunk(self, choices: list[dict[str, Any]], with_usage: bool | None) -> dict[str, Any]:
         chunk = {**self._head, "choices": choices}

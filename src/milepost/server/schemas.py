@@ -29,7 +29,7 @@ class StreamOptions(Schema):
 
 
 class Generation(Schema):
-    """What /v1/chat/completions and /v1/completions have in common: OpenAI's fields, then vLLM's.
+    """What /v1/chat/completions and /v1/completions have in common: OpenAI's fields, then vLLM's and ours.
 
     The ranges of sampling fields are those of `SamplingParams`, which checks them.
     """
@@ -58,6 +58,7 @@ class Generation(Schema):
     priority: Whole | None = None
     cache_salt: str | None = None
     echo: bool | None = None
+    explain_cache: bool | None = None
 
     response_format: dict[str, Any] | None = None
     structured_outputs: Any = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,9 +12,13 @@ from typing import Any, Protocol
 from fastapi import Request
 
 from milepost import __version__
-from milepost.errors import RequestError
+from milepost.cache.snapshot import CacheSnapshot
+from milepost.errors import ConfigError, RequestError
 from milepost.outputs import RequestOutput
 from milepost.sampling_params import SamplingParams
+from milepost.server.scope import SECRET_BYTES, scope_name
+
+CACHE_SCOPES = ("tenant", "global")
 
 
 class Tokenizer(Protocol):
@@ -63,6 +68,7 @@ class Engine(Protocol):
         cache_salt: str = "",
     ) -> AsyncIterator[RequestOutput]: ...
     def metrics_text(self) -> bytes: ...
+    def cache_snapshot(self) -> CacheSnapshot: ...
     def shutdown(self) -> None: ...
 
 
@@ -74,19 +80,40 @@ class ServerSettings:
     api_keys            any of them opens every route; empty: no key is asked for
     allowed_origins     of pages in a browser (CORS); "*": all
     max_body_bytes      a longer request body is refused with 413
+    cache_scope         who shares cached prefixes: "tenant", the requests of one key; "global", all. None: tenant where
+                        there are keys
     """
 
     served_model_names: tuple[str, ...] = ()
     api_keys: tuple[str, ...] = ()
     allowed_origins: tuple[str, ...] = ()
     max_body_bytes: int = 32 * 1024 * 1024
+    cache_scope: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.cache_scope not in (None, *CACHE_SCOPES):
+            raise ConfigError(f"--cache-scope cannot be {self.cache_scope!r}", f"one of: {', '.join(CACHE_SCOPES)}")
+        if self.cache_scope == "tenant" and not self.api_keys:
+            raise ConfigError(
+                "--cache-scope tenant tells users apart by their keys, and there are none",
+                "give each an --api-key, or leave --cache-scope out",
+            )
+
+    @property
+    def shares_within_tenant(self) -> bool:
+        """Whether cached prefixes stay within the requests of one key."""
+        return bool(self.api_keys) and self.cache_scope != "global"
 
 
 class ServerState:
-    """Lives as long as the server. Loading happens in another thread, which only calls `loading` and `ready`."""
+    """Lives as long as the server. Loading happens in another thread, which only calls `loading` and `ready`.
 
-    def __init__(self, settings: ServerSettings) -> None:
+    `secret` names the scopes of cached prefixes (see `scope.py`); None: one for this process.
+    """
+
+    def __init__(self, settings: ServerSettings, secret: bytes | None = None) -> None:
         self.settings = settings
+        self._secret = secret or os.urandom(SECRET_BYTES)
         self.created = int(time.time())
         self.loaded_bytes = (0, 0)
         self.engine_or_none: Engine | None = None
@@ -129,6 +156,14 @@ class ServerState:
                 param="model",
             )
         return asked
+
+    def scope_of(self, request: Request, salt: str) -> str:
+        """Within what `request` shares cached prefixes: its tenant's, or all; a client's `salt` makes it narrower.
+
+        A request of nobody's, where tenants are kept apart, is a defect: AttributeError rather than a scope.
+        """
+        tenant: bytes = request.state.tenant if self.settings.shares_within_tenant else b""
+        return scope_name(self._secret, tenant, salt)
 
 
 def server_state(request: Request) -> ServerState:

@@ -1,0 +1,52 @@
+"""GET /cache: what the prefix cache may hold, what fills it, and what it has given. Numbers only, nobody's tokens."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, fields
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+
+from milepost.cache.snapshot import CacheSnapshot
+from milepost.server.errors import ApiResponse
+from milepost.server.state import ServerSettings, server_state
+from milepost.specs import BLOCK_SIZE, CHUNK
+
+router = APIRouter()
+
+
+@router.get("/cache")
+async def cache(request: Request) -> Response:
+    state = server_state(request)
+    return ApiResponse(_told(state.engine.cache_snapshot(), state.settings))
+
+
+def _told(cache: CacheSnapshot, settings: ServerSettings) -> dict[str, Any]:
+    by_kind = {kind: asdict(size) for kind, size in cache.by_kind.items()}
+    return {
+        "policy": {
+            "enabled": cache.enabled,
+            "scope": "tenant" if settings.shares_within_tenant else "global",
+            "retention_interval": _interval(cache),
+            "grid_tokens": CHUNK if cache.has_states else None,
+            "block_tokens": BLOCK_SIZE,
+        },
+        "bytes": {
+            "budget": cache.limit_bytes,
+            "used": sum(size.used for size in cache.by_kind.values()),
+            "resident": sum(size.resident for size in cache.by_kind.values()),
+            "available": cache.available_bytes,
+            "by_kind": by_kind,
+        },
+        "known_tokens": cache.num_known_tokens,
+        "checkpoints": cache.num_checkpoints,
+        # not asdict(): it would make a Counter anew, of pairs
+        "counters": {field.name: getattr(cache.stats, field.name) for field in fields(cache.stats)},
+    }
+
+
+def _interval(cache: CacheSnapshot) -> str | int | None:
+    """None: there are no states to keep."""
+    if not cache.has_states:
+        return None
+    return "dense" if cache.interval is None else cache.interval
