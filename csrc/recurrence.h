@@ -17,12 +17,10 @@
 #pragma once
 #include <utility>
 
-#include "parallel.h"
+#include "segments.h"
 #include "simd.h"
 
 namespace milepost::recurrence {
-
-inline constexpr std::int64_t CHUNK = 64;
 
 /// New rows whose dots are one task; heads of one sequence that tasks take one after another, since their values are
 /// neighbours in memory.
@@ -53,11 +51,6 @@ struct Rows {
     Rows from(std::int64_t row, std::int64_t column) const { return {data + row * stride + column, stride}; }
 };
 
-/// A line of the batch's segment table.
-struct Segment {
-    std::int64_t first, offset, end, state_slot, window_slot, grid_slot;
-};
-
 /// A segment of the wave: its line, its sequence, and the place of its first row in the wave's dots.
 struct Active {
     std::int64_t segment, sequence, row;
@@ -75,7 +68,7 @@ struct Call {
 
     std::int64_t heads_per_group() const { return heads / groups; }
     std::int64_t group_of(std::int64_t head) const { return head / heads_per_group(); }
-    bool goes_on(std::int64_t segment) const { return segment + 1 < num_segments && segments[segment + 1].state_slot < 0; }
+    bool goes_on(std::int64_t segment) const { return segment + 1 < num_segments && !segments[segment + 1].begins_sequence(); }
 
     const float* state_before(const Active& a, std::int64_t head) const {
         const std::int64_t slot = segments[a.segment].state_slot;
@@ -100,7 +93,7 @@ struct ChunkRows {
 
 inline ChunkRows chunk_rows(const Segment& s, const float* window, std::int64_t width, const Rows& rows, std::int64_t column) {
     const Rows old{window + s.window_slot * CHUNK * width + column, width};
-    return {old, rows.from(s.first, column), s.offset};
+    return {old, rows.from(s.row, column), s.offset};
 }
 
 /// Asks for n values that will be read soon: rows far apart are a pattern that processors do not foresee.
@@ -110,8 +103,12 @@ inline void fetch(const float* p, std::int64_t n) {
 
 /// The lower halves (UPPER = 0) or upper halves (1) of a's and b's blocks of SIZE lanes.
 template <int SIZE, int UPPER, int... LANE>
-inline vf halves(vf a, vf b, std::integer_sequence<int, LANE...>) {
+inline vf block_halves(vf a, vf b, std::integer_sequence<int, LANE...>) {
+#if defined(__clang__)
     return __builtin_shufflevector(a, b, (LANE / (SIZE / 2) * SIZE + LANE % (SIZE / 2) + UPPER * SIZE / 2)...);
+#else
+    return __builtin_shuffle(a, b, vi{(LANE / (SIZE / 2) * SIZE + LANE % (SIZE / 2) + UPPER * SIZE / 2)...});
+#endif
 }
 
 /// Lane i: the sum of v[i]'s lanes, in the order of `sum`. Changes v.
@@ -122,7 +119,7 @@ inline vf sums_of(vf* v) {
     } else {
         const auto lanes = std::make_integer_sequence<int, W>();
         for (int i = 0; i < SIZE / 2; ++i)
-            v[i] = halves<SIZE, 0>(v[2 * i], v[2 * i + 1], lanes) + halves<SIZE, 1>(v[2 * i], v[2 * i + 1], lanes);
+            v[i] = block_halves<SIZE, 0>(v[2 * i], v[2 * i + 1], lanes) + block_halves<SIZE, 1>(v[2 * i], v[2 * i + 1], lanes);
         return sums_of<SIZE / 2>(v);
     }
 }
@@ -158,10 +155,10 @@ inline void dots_of(const float* const (&rows)[PARTS], const float* const (&keys
 /// is not known yet.
 template <bool DELTA>
 void keep(const Call& c, const Segment& s, std::int64_t group, std::int64_t from, std::int64_t to) {
-    if (s.end == CHUNK) return;
+    if (s.reaches_grid()) return;
     const std::int64_t heads = c.heads_per_group(), head = group * heads;
     for (std::int64_t i = from; i < to; ++i) {
-        const std::int64_t row = s.first + i, entry = s.window_slot * CHUNK + s.offset + i;
+        const std::int64_t row = s.row + i, entry = s.window_slot * CHUNK + s.offset + i;
         std::memcpy(c.window_k + (entry * c.groups + group) * c.k_size, c.k[row] + group * c.k_size, c.k_size * sizeof(float));
         std::memcpy(c.window_log_g + entry * c.heads + head, c.log_g[row] + head, heads * sizeof(float));
         if constexpr (!DELTA)
@@ -176,7 +173,7 @@ template <bool DELTA>
 void group_dots(const Call& c, const Active& a, std::int64_t group, std::int64_t from, std::int64_t to) {
     constexpr int KEYS = W / PARTS<DELTA>;
     const Segment& s = c.segments[a.segment];
-    const Rows q = c.q.from(s.first, group * c.k_size), k = c.k.from(s.first, group * c.k_size);
+    const Rows q = c.q.from(s.row, group * c.k_size), k = c.k.from(s.row, group * c.k_size);
     const ChunkRows keys = chunk_rows(s, c.window_k, c.groups * c.k_size, c.k, group * c.k_size);
     for (std::int64_t j = 0; j < s.offset; ++j) fetch(keys[j], c.k_size);
     for (std::int64_t i = from; i < to; ++i) {
@@ -396,15 +393,15 @@ Head head_of(const Call& c, const Active& a, std::int64_t head) {
     const std::int64_t group = c.group_of(head), key = group * c.k_size, value = head * c.v_size, width = c.heads * c.v_size;
     const std::int64_t dots = PARTS<DELTA> * CHUNK;
     Head h{};
-    h.k_size = c.k_size, h.v_size = c.v_size, h.offset = s.offset, h.num_new = s.end - s.offset;
+    h.k_size = c.k_size, h.v_size = c.v_size, h.offset = s.offset, h.num_new = s.rows();
     h.start = c.state_before(a, head);
-    h.q = c.q.from(s.first, key), h.k = c.k.from(s.first, key);
+    h.q = c.q.from(s.row, key), h.k = c.k.from(s.row, key);
     h.dots = {c.dots + (a.row * c.groups + group) * dots, c.groups * dots};
     h.keys = chunk_rows(s, c.window_k, c.groups * c.k_size, c.k, key);
     h.u = chunk_rows(s, c.window_u, width, c.u, value);
-    h.out = c.out + s.first * width + value, h.stride = width;
+    h.out = c.out + s.row * width + value, h.stride = width;
     if constexpr (DELTA) {
-        h.v = h.u.fresh, h.beta = c.beta.from(s.first, head);
+        h.v = h.u.fresh, h.beta = c.beta.from(s.row, head);
         h.new_u = c.window_u + (s.window_slot * CHUNK + s.offset) * width + value;
         h.u.fresh = {h.new_u, width};
     }
@@ -420,7 +417,7 @@ void run_head(const Call& c, const Active& a, std::int64_t head) {
     const Segment& s = c.segments[a.segment];
     const Head h = head_of<DELTA>(c, a, head);
     for (std::int64_t i = s.offset; i < s.end; i += ROWS) row_tile_of<DELTA, ROWS>(s.end - i, h, i);
-    float* next = s.end == CHUNK ? c.state_after(a.segment, a.sequence, head) : nullptr;
+    float* next = s.reaches_grid() ? c.state_after(a.segment, a.sequence, head) : nullptr;
     if (next) fold(h, next);
 }
 
@@ -428,7 +425,7 @@ void run_head(const Call& c, const Active& a, std::int64_t head) {
 inline std::int64_t first_wave(const Call& c) {
     std::int64_t count = 0;
     for (std::int64_t i = 0; i < c.num_segments; ++i)
-        if (c.segments[i].state_slot >= 0) {
+        if (c.segments[i].begins_sequence()) {
             c.active[count] = {i, count, 0};
             ++count;
         }
@@ -447,10 +444,10 @@ inline std::int64_t next_wave(const Call& c, std::int64_t count) {
 inline std::int64_t place_rows(const Call& c, std::int64_t count) {
     std::int64_t row = 0, most = 0;
     for (std::int64_t i = 0; i < count; ++i) {
-        const Segment& s = c.segments[c.active[i].segment];
+        const std::int64_t rows = c.segments[c.active[i].segment].rows();
         c.active[i].row = row;
-        row += s.end - s.offset;
-        most = s.end - s.offset > most ? s.end - s.offset : most;
+        row += rows;
+        most = rows > most ? rows : most;
     }
     return most;
 }
@@ -463,8 +460,8 @@ void run_dots(const Call& c, std::int64_t count, std::int64_t most_rows) {
         const Active& a = c.active[task % count];
         const Segment& s = c.segments[a.segment];
         const std::int64_t group = task / count / blocks, from = task / count % blocks * DOT_ROWS;
-        const std::int64_t num_new = s.end - s.offset, to = num_new - from < DOT_ROWS ? num_new : from + DOT_ROWS;
-        if (from >= num_new) return;
+        const std::int64_t to = s.rows() - from < DOT_ROWS ? s.rows() : from + DOT_ROWS;
+        if (from >= to) return;
         keep<DELTA>(c, s, group, from, to);
         group_dots<DELTA>(c, a, group, from, to);
     });

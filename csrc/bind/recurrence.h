@@ -20,7 +20,7 @@ void bind_recurrence_of(nb::module_& m, const char* name) {
                call.state = at<float>(state), call.carried = at<float>(carried), call.out = at<float>(out);
                call.window_k = at<float>(window_k), call.window_u = at<float>(window_u);
                call.window_log_g = at<float>(window_log_g);
-               call.segments = at<const recurrence::Segment>(segments), call.num_segments = num_segments;
+               call.segments = at<const Segment>(segments), call.num_segments = num_segments;
                call.dots = at<float>(dots), call.active = at<recurrence::Active>(active);
                recurrence::run<DELTA>(call);
            });

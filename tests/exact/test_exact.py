@@ -66,5 +66,5 @@ def test_thousands_of_cases(family: str, dtype: torch.dtype, instruction_set: st
 @pytest.mark.parametrize("instruction_set", SETS)
 def test_many_cases_of_wider_models(family: str, dtype: torch.dtype, instruction_set: str) -> None:
     model = exact_model(family, dtype, instruction_set, wider=True)
-    for seed in range(5000, 5010):
+    for seed in range(5000, 5010 if instruction_set in BEST else 5002):
         read_stream(model, Stream(seed, num_cases=10, max_tokens=1300, vocab_size=1000))

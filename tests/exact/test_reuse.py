@@ -34,7 +34,7 @@ class Schedule:
     """Requests of one seed: prompts that share random prefixes with earlier prompts and answers, some aborted; memory,
     budget and retention are random too."""
 
-    def __init__(self, family: str, dtype: torch.dtype, seed: int, num_requests: int = 24) -> None:
+    def __init__(self, family: str, dtype: torch.dtype, seed: int, num_requests: int = 30) -> None:
         self.family, self.dtype, self.rng = family, dtype, random.Random(f"{family} {dtype} {seed}")
         self.texts: list[list[int]] = []
         self.num_requests = num_requests
@@ -54,6 +54,7 @@ class Schedule:
         for i in range(self.num_requests):
             asked[str(i)] = (self._prompt(), self._params(i))
             engine.add(str(i), read_prompt(asked[str(i)][0], engine.model), asked[str(i)][1])
+            self.texts.append(asked[str(i)][0])
             for _ in range(rng.choice((0, 1, 3, 30))):
                 self._step(engine, asked, alone)
             if rng.random() < 0.15:

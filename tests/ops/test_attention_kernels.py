@@ -45,7 +45,8 @@ class Sequences:
         num_blocks = sum(-(-length // 16) for length in lengths) + 3
         shape = (num_blocks, 16, heads.num_kv, heads.dim)
         self.kv = KVLayer(*(torch.full(shape, NAN, dtype=dtype) for _ in range(2)))
-        free = torch.randperm(num_blocks, generator=generator).tolist()
+        free = torch.randperm(num_blocks - 1, generator=generator).tolist()
+        free.append(num_blocks - 1)  # used first, so that reads beyond a head's end may leave the pool
         self.tables = [[free.pop() for _ in range(-(-length // 16))] for length in lengths]
         self.q = []
         for i, length in enumerate(lengths):
@@ -148,6 +149,22 @@ def test_a_sequence_has_the_same_bits_however_it_is_cut(kernels: OpsIn, heads: H
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("heads", SHAPES, ids=str)
+def test_memory_that_a_call_before_has_left_is_not_read(kernels: OpsIn, heads: Heads, dtype: torch.dtype) -> None:
+    """All that the kernel works in is full of NaN: on the stack, and in the memory that torch hands out again."""
+    op = kernels(dtype).paged_attention
+    lengths = [19, 5, 1] if heads.dim > 100 else [530, 19, 5, 1]
+    sequences = Sequences(lengths, heads, dtype)
+    pieces = [(0, lengths[0] - 18, lengths[0]), *((i, 0, length) for i, length in enumerate(lengths))]
+    expected = torch.cat(sequences.run(op, pieces))
+    poison = Sequences([600], Heads(2, 1, 512), dtype)
+    for part in (poison.q[0], poison.kv.k, poison.kv.v):
+        part[:] = NAN
+    assert torch.cat(poison.run(op, [(0, 100, 300), (0, 590, 600)])).isnan().all()
+    assert torch.equal(torch.cat(sequences.run(op, pieces)), expected)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_threads_change_no_bit(kernels: OpsIn, dtype: torch.dtype) -> None:
     sequences = Sequences([700, 3, 90], Heads(6, 3, 24, sinks=True), dtype)
     pieces = [(0, 20, 700), (1, 0, 3), (2, 89, 90), (0, 690, 700)]
@@ -244,9 +261,9 @@ def test_heads_that_are_too_large_are_refused(kernels: OpsIn) -> None:
 def test_kv_is_stored_and_nothing_else_touched(kernels: OpsIn, rows: int, dtype: torch.dtype) -> None:
     generator = torch.Generator().manual_seed(rows)
     slots = torch.randperm(16 * 16, generator=generator)[:rows]
-    wide = torch.randn(rows, 3, 7, generator=generator).to(dtype)
+    wide = torch.randn(rows, 4, 3, 7, generator=generator).to(dtype)
     pools = [KVLayer(*(torch.full((16, 16, 3, 7), NAN, dtype=dtype) for _ in range(2))) for _ in range(3)]
-    k, v = wide, torch.randn(rows, 2, 3, 7, generator=generator).to(dtype)[:, 1]
+    k, v = wide[:, 1], wide[:, 3]
     reference.store_kv(k, v, pools[0], slots)
     kernels(dtype).store_kv(k, v, pools[1], slots)
     kernels(dtype).store_kv(k.transpose(1, 2).contiguous().transpose(1, 2), v, pools[2], slots)

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 
 import pytest
 import torch
+from kernel_sets import OpsIn
 from recurrent_ops import MIDDLE, NAN, STRONG, WEAK, Buffers, PerHead, Pool, Running, Tensors, run_all
 
-from conftest import OpsIn
 from milepost.ops import ForwardBatch, Ops, Rows
 from milepost.ops import torch as reference
 from milepost.specs import CHUNK
@@ -174,13 +174,19 @@ def test_decode_gives_the_bits_of_prefill(kernels: OpsIn, delta: bool, sizes: tu
 
 @BOTH
 def test_unwanted_grid_points_change_no_bit(kernels: OpsIn, delta: bool) -> None:
+    """Two sequences side by side whose states are carried from chunk to chunk."""
     case = case_of(kernels, delta)
-    inputs = case.draw(330, seeded(2))
-    whole = read(case, inputs, [330])
+    drawn = [case.draw(330, seeded(seed)) for seed in (2, 3)]
+    whole = [read(case, inputs, [330]) for inputs in drawn]
     for sizes in ([330], [10, 320], [64, 200, 66]):
-        kept = read(case, inputs, sizes, wanted=lambda: False)
-        assert max(kept.states, default=0) < 320
-        assert kept.same_as(whole), sizes
+        pool = Pool(case, seeded(0), num_slots=6, num_windows=2)
+        sequences = [begin(pool, inputs) for inputs in drawn]
+        for size in sizes:
+            pool.step([(running, size) for running in sequences], wanted=lambda: False)
+        for running, expected in zip(sequences, whole, strict=True):
+            kept = left_by(pool, running)
+            assert len(kept.states) == {1: 0, 2: 0, 3: 2}[len(sizes)]
+            assert kept.same_as(expected), sizes
 
 
 @BOTH
