@@ -58,7 +58,7 @@ def url() -> Iterator[str]:
     server.send_signal(signal.SIGINT)
     assert server.wait(timeout=30) == 0
     said = server.stdout.read().decode()  # type: ignore[union-attr]
-    assert "memory: weights 256.6 MiB, KV cache" in said
+    assert "memory: weights 256.6 MiB, cache" in said
     assert "France" not in said  # nothing that users send
 
 

@@ -17,9 +17,9 @@ stored only there. A sequence of which 130 tokens are read and 70 come now:
   changed after that: whoever shares the prefix may start from it. Slot 0 is the state before the first token, zeros.
 - A **window** belongs to one running sequence: the inputs of the rows since the last grid point, the row at position p
   in entry `p % CHUNK`. A row's output is a function of the checkpoint and of its own chunk's inputs, by one formula
-  whether the rows came one at a time or all at once. The ops also work in the window: they write new rows there first
-  and read old and new from there. At a grid point it is void. A token-by-token recurrence keeps its last state in
-  place of inputs; a convolution keeps the few inputs before the grid point as well.
+  whether the rows came one at a time or all at once. Once rows have run, the window holds those of the chunk that is
+  not full yet; at a grid point it is void. A token-by-token recurrence keeps its last state in place of inputs; a
+  convolution keeps the few inputs before the grid point as well.
 - Slots and windows are recycled without being cleared: whatever a sequence has not written since its last grid
   point may hold anything, NaN included, and is left out by slicing or selecting, never by multiplying with zero.
 
