@@ -76,3 +76,10 @@ def test_the_environment_may_choose_the_instruction_set(monkeypatch: pytest.Monk
     monkeypatch.setenv(library.CHOICE, "mmx")
     with pytest.raises(ConfigError, match="cannot be used here"):
         CpuBackend()
+
+
+@needs_kernels
+def test_a_module_that_is_missing_costs_only_its_own_instruction_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    best, *others = library.available()
+    monkeypatch.setitem(sys.modules, f"milepost._kernels_{best}", None)
+    assert library.available() == tuple(others if best != "portable" else ())

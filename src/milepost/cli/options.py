@@ -28,7 +28,10 @@ def parse_interval(text: str | None) -> int | None:
     try:
         return int(text)
     except ValueError:
-        raise typer.BadParameter(f"{text!r} is not a number of tokens, nor None") from None
+        raise typer.BadParameter(
+            f"{text!r} is not a number of tokens, nor None (hint: a multiple of 64, 0, or leave it out)",
+            param_hint="--prefix-cache-retention-interval",
+        ) from None
 
 
 Model = Annotated[

@@ -11,6 +11,8 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 
+import torch
+
 from milepost.cache.snapshot import CacheSnapshot, snapshot
 from milepost.config import EngineConfig
 from milepost.engine.build import Progress, build_engine
@@ -48,6 +50,7 @@ class AsyncLLM:
         self._closed = False
         self._last_step = engine.clock()
         self._cache = snapshot(engine.scheduler.cache)
+        self._num_threads = torch.get_num_threads()
         self.errored: Exception | None = None
         self._thread = threading.Thread(target=self._run, name="milepost-engine", daemon=True)
         self._thread.start()
@@ -157,6 +160,7 @@ class AsyncLLM:
         return stream
 
     def _run(self) -> None:
+        torch.set_num_threads(self._num_threads)  # OpenMP keeps the number for each thread that asks for work
         try:
             while not self._closed:
                 self._take_inbox()

@@ -105,8 +105,9 @@ def _num_seqs(seq_bytes: int, budget: int, config: EngineConfig) -> int:
     """Sequences that run at once: as asked, or as many as half of the budget holds the states and windows of."""
     if seq_bytes > budget:
         raise ConfigError(
-            f"no room for the recurrent states of one sequence: they take {size(seq_bytes)} of {size(budget)}",
-            "free some memory, or raise --kv-cache-memory-bytes",
+            f"no room for the recurrent states of one sequence: beside the empty one they take {size(seq_bytes)}, and "
+            f"there is room for {size(max(budget, 0))}",
+            f"free some memory, or raise --kv-cache-memory-bytes by {size(seq_bytes - budget)} and more",
         )
     return min(config.max_num_seqs, max(1, budget // 2 // seq_bytes)) if seq_bytes else config.max_num_seqs
 

@@ -7,11 +7,15 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+from milepost.errors import ModelError
 from milepost.layers.linear import Linear
 from milepost.ops import ForwardBatch, Ops
 from milepost.specs import LayerSpec, PagedKV
 
 Angles = tuple[torch.Tensor, torch.Tensor]
+
+MAX_HEAD_DIM = 512
+"""What the kernels hold of a head; larger ones are not published."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +37,18 @@ class AttentionShape:
     scale: float | None = None
     soft_cap: float | None = None
     output_gate: bool = False
+
+    def __post_init__(self) -> None:
+        if self.num_kv_heads < 1 or self.num_heads % self.num_kv_heads:
+            raise ModelError(
+                f"{self.num_heads} query heads cannot be shared out among {self.num_kv_heads} heads of keys and values",
+                "the model's config is damaged, or of a model that this version does not know",
+            )
+        if not 1 <= self.head_dim <= MAX_HEAD_DIM:
+            raise ModelError(
+                f"a head of {self.head_dim} values is not supported, at most {MAX_HEAD_DIM}",
+                "the model's config is damaged, or of a model that this version does not know",
+            )
 
 
 class Attention(nn.Module):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
+from milepost.errors import ModelError
 from milepost.layers.causal_conv import CausalConv
 from milepost.layers.linear import Linear
 from milepost.ops import ForwardBatch, Ops
@@ -16,6 +17,11 @@ class ShortConv(nn.Module):
 
     def __init__(self, size: int, taps: int, layer: int, ops: Ops, bias: bool = False) -> None:
         super().__init__()
+        if taps < 2:
+            raise ModelError(
+                f"a short convolution over {taps} rows keeps nothing of what came before",
+                "the model's config is damaged, or of a model that this version does not know",
+            )
         self.layer = layer
         self.in_proj = Linear(size, 3 * size, ops, bias)
         self.conv = CausalConv(size, taps, ops, bias)

@@ -20,7 +20,9 @@ CHOICE = "MILEPOST_INSTRUCTION_SET"
 def available() -> tuple[str, ...]:
     """The built instruction sets that this machine has, best first; none if nothing was built."""
     portable = module_of("portable")
-    return () if isinstance(portable, str) else tuple(portable.instruction_sets())
+    if isinstance(portable, str):
+        return ()
+    return tuple(found for found in portable.instruction_sets() if not isinstance(module_of(found), str))
 
 
 def chosen() -> str | None:
