@@ -13,8 +13,6 @@
 // A tile's keys are turned into `gemm.h`'s order of packed weights, with tokens in the place of outputs: a score is what a linear
 // layer of these weights makes of the query.
 #pragma once
-#include <utility>
-
 #include "attention_jobs.h"
 #include "functions.h"
 #include "rows.h"
@@ -82,25 +80,6 @@ void finish(const Attention<T>& a, const Part& all, std::int64_t row, std::int64
     for_lanes(a.shape.dim, [&](std::int64_t i, std::int64_t n) {
         store_upto(out + i, load(all.sums + i) * factor / splat(total), n);
     });
-}
-
-/// a's lanes and b's by turns: those of their lower halves, or from FROM = W / 2 of their upper.
-template <int FROM, int... I>
-inline vu alternate(vu a, vu b, std::integer_sequence<int, I...>) {
-    return __builtin_shufflevector(a, b, (FROM + I / 2 + I % 2 * W)...);
-}
-
-/// Lane j of row i becomes lane i of row j: each round rotates the bits of (row, lane) by one.
-inline void transpose(vu (&rows)[W]) {
-    constexpr auto lanes = std::make_integer_sequence<int, W>();
-    for (int round = 1; round < W; round *= 2) {
-        vu turned[W];
-        for (int i = 0; i < W / 2; ++i) {
-            turned[2 * i] = alternate<0>(rows[i], rows[i + W / 2], lanes);
-            turned[2 * i + 1] = alternate<W / 2>(rows[i], rows[i + W / 2], lanes);
-        }
-        for (int i = 0; i < W; ++i) rows[i] = turned[i];
-    }
 }
 
 /// The next W units of 32 bits (one fp32 or two bf16) of a row with `left` values left; what is beyond them is 0.

@@ -104,11 +104,7 @@ inline void fetch(const float* p, std::int64_t n) {
 /// The lower halves (UPPER = 0) or upper halves (1) of a's and b's blocks of SIZE lanes.
 template <int SIZE, int UPPER, int... LANE>
 inline vf block_halves(vf a, vf b, std::integer_sequence<int, LANE...>) {
-#if defined(__clang__)
-    return __builtin_shufflevector(a, b, (LANE / (SIZE / 2) * SIZE + LANE % (SIZE / 2) + UPPER * SIZE / 2)...);
-#else
-    return __builtin_shuffle(a, b, vi{(LANE / (SIZE / 2) * SIZE + LANE % (SIZE / 2) + UPPER * SIZE / 2)...});
-#endif
+    return shuffled<(LANE / (SIZE / 2) * SIZE + LANE % (SIZE / 2) + UPPER * SIZE / 2)...>(a, b);
 }
 
 /// Lane i: the sum of v[i]'s lanes, in the order of `sum`. Changes v.

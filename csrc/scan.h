@@ -3,35 +3,10 @@
 // Each pair of channel and entry is one chain over the rows; out is one chain over the entries, from the first to the last.
 // Lanes lie along channels: W of them run side by side, in tiles of W entries, and no lane meets another.
 #pragma once
-#include <utility>
-
 #include "segments.h"
 #include "simd.h"
 
 namespace milepost {
-
-/// a0 b0 a1 b1 ... of the lanes from FIRST on.
-template <int FIRST, int... J>
-vf interleaved(vf a, vf b, std::integer_sequence<int, J...>) {
-#if defined(__clang__)
-    return __builtin_shufflevector(a, b, (FIRST + J / 2 + J % 2 * W)...);
-#else
-    return __builtin_shuffle(a, b, vi{(FIRST + J / 2 + J % 2 * W)...});
-#endif
-}
-
-/// Lane j of vector i becomes lane i of vector j. Each round deals the two halves of the vectors into one another.
-inline void transpose(vf (&tile)[W]) {
-    constexpr auto lanes = std::make_integer_sequence<int, W>();
-    for (int done = 1; done < W; done *= 2) {
-        vf next[W];
-        for (int i = 0; i < W / 2; ++i) {
-            next[2 * i] = interleaved<0>(tile[i], tile[i + W / 2], lanes);
-            next[2 * i + 1] = interleaved<W / 2>(tile[i], tile[i + W / 2], lanes);
-        }
-        std::memcpy(tile, next, sizeof tile);
-    }
-}
 
 /// x, dt, b, c: rows `..._stride` values apart; out [rows, channels]; a [channels, size]; state and window
 /// [slots, channels, size].

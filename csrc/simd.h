@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <utility>
 
 #include "bf16.h"
 
@@ -160,6 +161,36 @@ void store_upto(T* p, vf v, std::int64_t n) {
         store(p, v);
     else
         store_n(p, v, n);
+}
+
+/// Lanes LANE of a and b, b's numbered from W on.
+template <int... LANE, typename V>
+V shuffled(V a, V b) {
+#if defined(__clang__)
+    return __builtin_shufflevector(a, b, LANE...);
+#else
+    return __builtin_shuffle(a, b, vi{LANE...});
+#endif
+}
+
+/// a0 b0 a1 b1 ... of the lanes from FIRST on.
+template <int FIRST, int... J, typename V>
+V interleaved(V a, V b, std::integer_sequence<int, J...>) {
+    return shuffled<(FIRST + J / 2 + J % 2 * W)...>(a, b);
+}
+
+/// Lane j of vector i becomes lane i of vector j. Each round deals the two halves of the vectors into one another.
+template <typename V>
+void transpose(V (&tile)[W]) {
+    constexpr auto lanes = std::make_integer_sequence<int, W>();
+    for (int done = 1; done < W; done *= 2) {
+        V next[W];
+        for (int i = 0; i < W / 2; ++i) {
+            next[2 * i] = interleaved<0>(tile[i], tile[i + W / 2], lanes);
+            next[2 * i + 1] = interleaved<W / 2>(tile[i], tile[i + W / 2], lanes);
+        }
+        std::memcpy(tile, next, sizeof tile);
+    }
 }
 
 /// The sum of the lanes, halves folded onto each other: one order.
