@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import torch
 
-from milepost.cache.snapshot import CacheSnapshot, snapshot
+from milepost.cache.snapshot import CacheSnapshot
 from milepost.config import EngineConfig
 from milepost.engine.build import Progress, build_engine
 from milepost.engine.chat import ChatTemplate
@@ -49,7 +49,6 @@ class AsyncLLM:
         self._streams: dict[str, Stream] = {}
         self._closed = False
         self._last_step = engine.clock()
-        self._cache = snapshot(engine.scheduler.cache)
         self._num_threads = torch.get_num_threads()
         self.errored: Exception | None = None
         self._thread = threading.Thread(target=self._run, name="milepost-engine", daemon=True)
@@ -127,7 +126,7 @@ class AsyncLLM:
         if self._closed or self.errored is not None:
             raise self.errored or RequestFailed("the server is shutting down", "try again later")
         answer: Future[bool] = Future()
-        self._inbox.put(lambda: answer.set_result(self._reset()))
+        self._inbox.put(lambda: answer.set_result(self._engine.reset_prefix_cache()))
         return await asyncio.wrap_future(answer)
 
     @property
@@ -140,8 +139,10 @@ class AsyncLLM:
         return self._engine.metrics.text()
 
     def cache_snapshot(self) -> CacheSnapshot:
-        """What the cache held after the last step."""
-        return self._cache
+        """What the cache held after the last step, made before anybody was told of it."""
+        found = self._engine.metrics.cache_snapshot
+        assert found is not None, "the engine makes one at its start"
+        return found
 
     def shutdown(self) -> None:
         """Stops stepping; requests still running end with an error."""
@@ -165,7 +166,6 @@ class AsyncLLM:
             while not self._closed:
                 self._take_inbox()
                 outputs = self._engine.step() if self._engine.has_work else []
-                self._cache = snapshot(self._engine.scheduler.cache)  # before anybody is told of the step
                 self._deliver(outputs)
                 self._last_step = self._engine.clock()
         except Exception as error:  # a defect in the engine itself: say so, refuse work, let /health turn red
@@ -207,11 +207,6 @@ class AsyncLLM:
         if output is not None:
             self._deliver([output])
         self._streams.pop(request_id, None)
-
-    def _reset(self) -> bool:
-        done = self._engine.reset_prefix_cache()
-        self._cache = snapshot(self._engine.scheduler.cache)
-        return done
 
     def _deliver(self, outputs: list[RequestOutput]) -> None:
         for output in outputs:

@@ -41,6 +41,7 @@ class Engine:
         self.model, self.scheduler, self.runner, self.metrics = model, scheduler, runner, metrics
         self.clock, self.rng = clock, rng
         self.requests: dict[str, RequestState] = {}
+        metrics.load(scheduler)
 
     def step(self) -> list[RequestOutput]:
         """Schedule, run, update: one forward pass; what each request's caller is to be told after it."""
@@ -105,7 +106,9 @@ class Engine:
 
     def reset_prefix_cache(self) -> bool:
         """Forgets all cached prefixes; False, and nothing changed, while requests run."""
-        return self.scheduler.cache.reset()
+        done = self.scheduler.cache.reset()
+        self.metrics.load(self.scheduler)
+        return done
 
     def _take(self, state: RequestState, result: PieceResult) -> None:
         state.take_prompt_logprobs(result)

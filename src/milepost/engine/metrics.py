@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from milepost.cache.snapshot import snapshot
+from milepost.cache.snapshot import CacheSnapshot, snapshot
 from milepost.engine.cache_metrics import CacheMetrics
 from milepost.engine.request_state import RequestState
 from milepost.engine.scheduler import Scheduler, Step
@@ -38,6 +38,7 @@ class Metrics:
             "vllm:request_success", "Finished samples.", ["model_name", "finished_reason"], registry=self.registry
         )
         self.cache = CacheMetrics(model_name, self.registry)
+        self.cache_snapshot: CacheSnapshot | None = None
         self._last_token: dict[str, float] = {}
         self._seen_queries = self._seen_hits = 0
 
@@ -47,7 +48,7 @@ class Metrics:
         self.step_tokens.observe(sum(piece.end - piece.start for piece in step.pieces))
 
     def load(self, scheduler: Scheduler) -> None:
-        """What runs, what waits, and what the cache has given so far."""
+        """What runs, what waits, and what the cache has given so far; `cache_snapshot` is of now."""
         cache = scheduler.cache
         self.running.set(scheduler.num_running)
         self.waiting.set(scheduler.num_waiting)
@@ -55,7 +56,8 @@ class Metrics:
         self.queries.inc(cache.stats.queries - self._seen_queries)
         self.hits.inc(cache.stats.hits - self._seen_hits)
         self._seen_queries, self._seen_hits = cache.stats.queries, cache.stats.hits
-        self.cache.load(snapshot(cache))
+        self.cache_snapshot = snapshot(cache)
+        self.cache.load(self.cache_snapshot)
 
     def token(self, state: RequestState, now: float) -> None:
         """A token of `state` came at `now`."""
