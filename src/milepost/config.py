@@ -10,6 +10,17 @@ from milepost.errors import ConfigError
 DTYPES = ("auto", "bfloat16", "float16", "half", "float32", "float")
 MAX_NUM_THREADS = 512
 POLICIES = ("fcfs", "priority")
+MIN_MODEL_LEN = 2
+"""A token to read and one to answer."""
+
+LEAST = {
+    "max_model_len": MIN_MODEL_LEN,
+    "max_num_seqs": 1,
+    "max_num_batched_tokens": 1,
+    "kv_cache_memory_bytes": 1,
+    "num_threads": 1,
+}
+OPTIONAL = ("max_model_len", "kv_cache_memory_bytes", "num_threads")
 
 
 @dataclass(frozen=True)
@@ -23,7 +34,8 @@ class EngineConfig:
                             None: derived from what the machine or its cgroup has free
     prefix_cache_retention_interval  tokens between the recurrent states that are kept, a multiple of 64; 0: only those
                             at prompts' and answers' ends and where prompts part; None: every 64 tokens
-    chat_template           jinja file that replaces the model's own
+    seed                    of the random numbers of requests that bring no seed; None: another one at each start
+    chat_template           replaces the model's own: a jinja file or, as vLLM also takes it, the template itself
     generation_config       "auto": the model's generation_config.json gives sampling defaults; "vllm": it does not
     num_threads             None: the cores that the machine or its cgroup gives
     """
@@ -36,10 +48,10 @@ class EngineConfig:
     enable_prefix_caching: bool = True
     kv_cache_memory_bytes: int | None = None
     prefix_cache_retention_interval: int | None = None
-    seed: int = 0
+    seed: int | None = 0
     scheduling_policy: str = "fcfs"
     served_model_name: str | None = None
-    chat_template: Path | None = None
+    chat_template: str | Path | None = None
     generation_config: str = "auto"
     num_threads: int | None = None
 
@@ -47,18 +59,34 @@ class EngineConfig:
         _one_of("dtype", self.dtype, DTYPES)
         _one_of("scheduling_policy", self.scheduling_policy, POLICIES)
         _one_of("generation_config", self.generation_config, ("auto", "vllm"))
-        for name in ("max_model_len", "max_num_seqs", "max_num_batched_tokens", "kv_cache_memory_bytes", "num_threads"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ConfigError(f"{flag(name)} must be at least 1, got {value}", f"leave {flag(name)} out")
+        for name, least in LEAST.items():
+            _whole(name, getattr(self, name), least, name in OPTIONAL)
         if self.num_threads is not None and self.num_threads > MAX_NUM_THREADS:
             raise ConfigError(
                 f"--num-threads must be at most {MAX_NUM_THREADS}, got {self.num_threads}", "leave it out"
             )
-        if not 0 <= self.seed < 2**63:
+        _whole("seed", self.seed, 0, optional=True)
+        if self.seed is not None and self.seed >= 2**63:
             raise ConfigError(f"--seed must be between 0 and 2^63 - 1, got {self.seed}", "leave --seed out")
-        if self.chat_template is not None and not self.chat_template.is_file():
-            raise ConfigError(f"no chat template at {self.chat_template}", "give the path of a jinja file")
+        if self.chat_template is not None:
+            chat_template_text(self.chat_template)
+
+
+def chat_template_text(template: str | Path) -> str:
+    """A template's jinja text, given as such or as a file. ConfigError where it is neither."""
+    try:
+        return Path(template).read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:  # ValueError: bytes that are no UTF-8, or a null character in a path
+        if isinstance(template, str) and any(mark in template for mark in "{}\n"):
+            return template
+        if isinstance(error, FileNotFoundError):
+            raise ConfigError(f"no chat template at {template}", "give a jinja file, or the template itself") from None
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else "it is no UTF-8 text"
+        raise ConfigError(f"the chat template {template} cannot be read: {reason}", "give a jinja file") from None
+    except TypeError:
+        raise ConfigError(
+            f"--chat-template cannot be {template!r}", "give the path of a jinja file, or the template itself"
+        ) from None
 
 
 def flag(name: str) -> str:
@@ -69,3 +97,13 @@ def flag(name: str) -> str:
 def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
     if value not in allowed:
         raise ConfigError(f"{flag(name)} cannot be {value!r}", f"one of: {', '.join(allowed)}")
+
+
+def _whole(name: str, value: object, least: int, optional: bool) -> None:
+    if value is None and optional:
+        return
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ConfigError(f"{flag(name)} must be a whole number, got {value!r}", f"leave {flag(name)} out")
+    if value < least:
+        about = ": a token to read and one to answer" if name == "max_model_len" else ""
+        raise ConfigError(f"{flag(name)} must be at least {least}{about}, got {value}", f"leave {flag(name)} out")

@@ -89,3 +89,15 @@ def test_failed_answer_does_not_end_the_session_but_a_dead_engine_does(
     monkeypatch.setattr("builtins.input", lambda prompt="": "three")
     assert main(["chat"]) == 2
     assert "error: the sampler failed\nhint: send it again\n" in capsys.readouterr().err
+
+
+def test_a_model_without_a_template_is_told_before_anything_is_typed(
+    loaded, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    loaded.engine.chat_template = None
+    monkeypatch.setattr("builtins.input", lambda prompt="": pytest.fail("it asks for input"))
+    assert main(["chat"]) == 2
+    assert capsys.readouterr().err == (
+        "error: this model has no chat template\nhint: give one with --chat-template FILE\n"
+    )
+    assert loaded.engine.shut_down

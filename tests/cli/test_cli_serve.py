@@ -122,7 +122,7 @@ def test_settings_arrive(loaded, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     assert (config.max_num_seqs, config.max_num_batched_tokens, config.kv_cache_memory_bytes) == (3, 512, 2 * 2**30)
     assert (config.seed, config.served_model_name, config.enable_prefix_caching) == (5, "a", False)
     assert (config.scheduling_policy, config.generation_config, config.num_threads) == ("priority", "vllm", 2)
-    assert config.chat_template == template
+    assert config.chat_template == str(template)
     assert state.settings.served_model_names == ("a", "b")
     assert (state.settings.api_keys, state.settings.allowed_origins) == (("k", "l"), ("*",))
     assert (state.settings.cache_scope, state.settings.shares_within_tenant) == ("global", False)

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import logging
+import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 import transformers
 from tiny_engine import TINY, tokens
 
@@ -125,6 +129,62 @@ def test_a_folder_without_a_tokenizer_works_with_ids(folder: Path) -> None:
     assert not llm.engine.has_work
 
 
+def test_a_chat_template_as_text_or_in_a_file(folder: Path, tmp_path: Path) -> None:
+    text = "{% for message in messages %}<{{ message.content }}>{% endfor %}"
+    file = tmp_path / "own.jinja"
+    file.write_text(text)
+    for given in (text, file, str(file)):
+        template = LLM(folder, chat_template=given, max_num_seqs=1).engine.model.chat_template
+        assert template is not None
+        assert template.render(FRANCE) == "<What is the capital of France?>"
+
+
+def test_without_a_seed_each_engine_draws_its_own(folder: Path) -> None:
+    seeds = {None: set(), 7: set()}
+    for seed, drawn in seeds.items():
+        drawn |= {LLM(folder, seed=seed, max_num_seqs=1).engine.rng.getrandbits(64) for _ in range(2)}
+    assert (len(seeds[None]), len(seeds[7])) == (2, 1)
+    for bad in ("7", 1.5, True):
+        with pytest.raises(ConfigError, match="--seed must be a whole number"):
+            LLM(folder, seed=bad)
+
+
+def test_prompts_may_come_in_any_iterable(folder: Path) -> None:
+    llm = LLM(folder, dtype="float32", max_num_seqs=4)
+
+    def prompts_of(given: object) -> list[list[int]]:
+        outputs = llm.generate(given, GREEDY, use_tqdm=False)  # type: ignore[arg-type]
+        assert all(type(token) is int for output in outputs for token in output.prompt_token_ids)
+        return [output.prompt_token_ids for output in outputs]
+
+    ids = [3, 1, 4]
+    for one in (iter(ids), (i for i in ids), np.array(ids), torch.tensor(ids), [np.int32(i) for i in ids], range(3)):
+        assert len(prompts_of(one)) == 1
+    assert prompts_of(np.array(ids, dtype=np.uint16)) == [ids]
+    for several in (
+        (prompt for prompt in (ids, ids)),
+        np.array([ids, ids]),
+        [np.array(ids), iter(ids)],
+        ({"prompt_token_ids": make(ids)} for make in (np.array, iter)),
+    ):
+        assert prompts_of(several) == [ids, ids]
+    assert prompts_of(iter(())) == []
+    for bad in (5, None, np.array(5), [ids, 5], {"prompt_token_ids": 5}, np.array([0.5]), [True]):
+        with pytest.raises(RequestError):
+            prompts_of(bad)
+    assert not llm.engine.has_work
+
+
+def test_bad_sampling_defaults_are_the_files_fault(folder: Path, tmp_path: Path) -> None:
+    bad = tmp_path / "bad"
+    shutil.copytree(folder, bad)
+    (bad / "generation_config.json").write_text('{"temperature": "hot", "top_k": 5}')
+    with pytest.raises(ModelError, match=r"generation_config\.json: .*temperature must be a finite number") as refused:
+        LLM(bad)
+    assert "--generation-config vllm" in refused.value.hint
+    assert LLM(bad, generation_config="vllm", max_num_seqs=1).get_default_sampling_params() == SamplingParams()
+
+
 def test_one_refused_request_of_several_leaves_none_behind(folder: Path) -> None:
     llm = LLM(folder, dtype="float32", max_num_seqs=4)
     with pytest.raises(RequestError, match="stop_token_ids"):
@@ -138,6 +198,11 @@ def test_settings_that_cannot_work(folder: Path, tmp_path: Path) -> None:
         LLM(folder, max_model_len=1000)
     with pytest.raises(ConfigError, match="--dtype cannot be 'int3'"):
         LLM(folder, dtype="int3")
+    with pytest.raises(ConfigError, match="--max-model-len must be at least 2"):
+        LLM(folder, max_model_len=1)
+    assert len(tokens(LLM(folder, max_model_len=2, max_num_seqs=1).generate([1], GREEDY)[0])) == 1
+    with pytest.raises(ConfigError, match="--max-model-len must be a whole number"):
+        LLM(folder, max_model_len="4k")
     with pytest.raises(ConfigError, match="--max-num-seqs must be at least 1"):
         LLM(folder, max_num_seqs=0)
     with pytest.raises(ModelError, match="nowhere"):
@@ -154,5 +219,25 @@ def test_a_chat_template_that_cannot_be_read(folder: Path, tmp_path: Path) -> No
     file.write_text("{% for message in messages %}{{ message.content }")
     with pytest.raises(ConfigError, match=r"broken\.jinja cannot be used"):
         LLM(folder, chat_template=file)
-    with pytest.raises(ConfigError, match="no chat template at"):
-        LLM(folder, chat_template=tmp_path / "nowhere.jinja")
+    for nowhere in (tmp_path / "nowhere.jinja", str(tmp_path / "nowhere.jinja"), "nowhere"):
+        with pytest.raises(ConfigError, match="no chat template at"):
+            LLM(folder, chat_template=nowhere)
+    with pytest.raises(ConfigError, match="the chat template that was given cannot be used"):
+        LLM(folder, chat_template="{% for message in messages %}" + "x" * 5000)
+    with pytest.raises(ConfigError, match="--chat-template cannot be 5"):
+        LLM(folder, chat_template=5)
+
+
+def test_an_interval_without_states_to_keep_is_told(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    def told(**settings: object) -> list[str]:
+        caplog.clear()
+        with caplog.at_level(logging.WARNING, "milepost"):
+            LLM(folder, max_num_seqs=1, **settings)
+        return [record.message for record in caplog.records if "retention" in record.message]
+
+    assert told() == []
+    assert told(prefix_cache_retention_interval=128) == [
+        "--prefix-cache-retention-interval changes nothing: this model has no recurrent layers"
+    ]
+    (off,) = told(prefix_cache_retention_interval=0, enable_prefix_caching=False)
+    assert off.endswith("prefix caching is off")

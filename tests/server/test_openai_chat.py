@@ -302,6 +302,7 @@ def test_no_tokenizer():
         answer = httpx.post(f"{url}/v1/chat/completions", json={"messages": ASK})
     assert answer.status_code == 400
     assert "no chat template" in answer.json()["error"]["message"]
+    assert "--chat-template" in answer.json()["error"]["message"]
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import typer
 from milepost.cli import options
 from milepost.cli.answer import Answer, chat_prompt, for_terminal, loaded, params_for, stream_answer
 from milepost.config import EngineConfig
-from milepost.errors import MilepostError
+from milepost.errors import MilepostError, RequestError
 
 if TYPE_CHECKING:
     from milepost.sampling_params import SamplingParams
@@ -53,6 +53,8 @@ def chat(
         num_threads=num_threads,
     )
     with loaded(config) as engine, asyncio.Runner() as runner:
+        if engine.chat_template is None:  # before anybody types anything
+            raise RequestError("this model has no chat template", "give one with --chat-template FILE")
         params = params_for(
             engine, max_tokens=max_tokens, temperature=temperature, top_p=top_p, top_k=top_k, min_p=min_p
         )

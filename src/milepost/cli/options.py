@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -60,9 +59,10 @@ PrefixCacheRetentionInterval = Annotated[
         show_default="every 64 tokens",
     ),
 ]
-Seed = Annotated[int, typer.Option(help="Of the random numbers of requests that bring no seed.")]
+Seed = Annotated[int | None, typer.Option(help="Of the random numbers of requests that bring no seed.")]
 ChatTemplate = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="Jinja file in place of the model's own.", show_default=False)
+    str | None,
+    typer.Option(metavar="FILE", help="Jinja file, or its text, in place of the model's own.", show_default=False),
 ]
 EnablePrefixCaching = Annotated[
     bool, typer.Option("--enable-prefix-caching/--no-enable-prefix-caching", help="Reuse prompt prefixes.")

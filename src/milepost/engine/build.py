@@ -14,7 +14,7 @@ import torch
 from milepost.cache.memory import Memory
 from milepost.cache.prefix_cache import PrefixCache
 from milepost.cache.retention import Retention
-from milepost.config import EngineConfig
+from milepost.config import EngineConfig, chat_template_text
 from milepost.engine.chat import ChatTemplate
 from milepost.engine.engine import Engine
 from milepost.engine.memory import MemoryPlan, plan_memory, size
@@ -22,6 +22,7 @@ from milepost.engine.metrics import Metrics
 from milepost.engine.pools import allocate_pools
 from milepost.engine.runner import Runner
 from milepost.engine.sampler import Sampler
+from milepost.engine.sampling_defaults import sampling_defaults
 from milepost.engine.scheduler import Scheduler
 from milepost.engine.served_model import ServedModel
 from milepost.engine.tokenizer import Tokenizer
@@ -37,15 +38,13 @@ logger = logging.getLogger(__name__)
 Progress = Callable[[int, int], None]
 """Told bytes done and bytes in all while weights load."""
 
-SAMPLING_DEFAULTS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
-"""What a generation_config may set for requests that do not: the fields that vLLM takes from it."""
-
 
 def build_engine(config: EngineConfig, progress: Progress | None = None) -> Engine:
     """Loads `config.model` and fits it to the machine; raises `ModelError` or `ConfigError` with a hint."""
     Retention(config.prefix_cache_retention_interval)  # an interval that cannot work is told before anything is read
     set_threads(config.num_threads)
     source = open_model(config.model, config.dtype)
+    sampling_defaults(source, config.generation_config)  # a bad file is told before the weights are read, too
     loaded = load_model(source, resolve_dtype(config.dtype, source), torch.device("cpu"), progress=progress)
     return assemble(loaded, config)
 
@@ -71,6 +70,9 @@ def assemble(loaded: LoadedModel, config: EngineConfig, clock: Callable[[], floa
     retention = Retention(config.prefix_cache_retention_interval)
     cache = PrefixCache(memory, num_seqs=plan.num_seqs, retention=retention, enabled=config.enable_prefix_caching)
     logger.info(caching_line(cache))
+    if config.prefix_cache_retention_interval is not None and not (cache.enabled and cache.has_states):
+        why = "this model has no recurrent layers" if cache.enabled else "prefix caching is off"
+        logger.warning("--prefix-cache-retention-interval changes nothing: %s", why)
     scheduler = Scheduler(
         cache,
         max_num_batched_tokens=config.max_num_batched_tokens,
@@ -87,7 +89,6 @@ def served_model(source: ModelSource, plan: MemoryPlan, vocab_size: int, config:
     tokenizer = Tokenizer(source.tokenizer, eos) if source.tokenizer else None
     if tokenizer is None:
         logger.warning("no tokenizer (%s): prompts must be token ids", source.tokenizer_problem)
-    defaults = source.generation_config if config.generation_config == "auto" else {}
     return ServedModel(
         name=config.served_model_name or config.model or source.path.stem,
         max_model_len=plan.max_model_len,
@@ -95,7 +96,7 @@ def served_model(source: ModelSource, plan: MemoryPlan, vocab_size: int, config:
         eos_token_ids=eos,
         tokenizer=tokenizer,
         chat_template=_chat_template(source, config.chat_template),
-        default_sampling={name: defaults[name] for name in SAMPLING_DEFAULTS if defaults.get(name) is not None},
+        default_sampling=sampling_defaults(source, config.generation_config),
     )
 
 
@@ -135,12 +136,17 @@ def caching_line(cache: PrefixCache) -> str:
     )
 
 
-def _chat_template(source: ModelSource, replacement: Path | None) -> ChatTemplate | None:
+def _chat_template(source: ModelSource, replacement: str | Path | None) -> ChatTemplate | None:
     stored = source.tokenizer
-    template = replacement.read_text(encoding="utf-8") if replacement else stored.chat_template if stored else None
+    own = stored.chat_template if stored else None
+    template = own if replacement is None else chat_template_text(replacement)
     if template is None:
         return None
     made = ChatTemplate(template, stored.special_tokens if stored else {})
-    if replacement is not None and made.problem is not None:
-        raise ConfigError(f"the chat template {replacement} cannot be used: {made.problem}", "mend it, or leave it out")
+    if made.problem is None:
+        return made
+    if replacement is not None:
+        name = "that was given" if "{" in str(replacement) else replacement
+        raise ConfigError(f"the chat template {name} cannot be used: {made.problem}", "mend it, or leave it out")
+    logger.warning("the model's %s (hint: give one with --chat-template FILE)", made.problem.removeprefix("the "))
     return made

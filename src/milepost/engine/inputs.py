@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any
 
 from milepost.engine.served_model import ServedModel
@@ -12,7 +13,8 @@ from milepost.errors import MilepostError, RequestError, RequestFailed
 from milepost.sampling_params import SamplingParams
 
 Prompt = str | Sequence[int] | Mapping[str, Any]
-"""Text, token ids, {"prompt": text} or {"prompt_token_ids": ids}."""
+"""Text, token ids (a list, or any iterable of them: an array, a generator), {"prompt": text} or
+{"prompt_token_ids": ids}."""
 
 
 @dataclass(frozen=True)
@@ -55,11 +57,29 @@ def _split(prompt: Prompt) -> tuple[str | None, list[int] | None]:
         return prompt, None
     if isinstance(prompt, Mapping):
         if prompt.get("prompt_token_ids") is not None:
-            return prompt.get("prompt"), list(prompt["prompt_token_ids"])
+            return prompt.get("prompt"), id_list(prompt["prompt_token_ids"])
         if isinstance(prompt.get("prompt"), str):
             return prompt["prompt"], None
         raise RequestError("a prompt dict needs 'prompt' or 'prompt_token_ids'", param="prompt")
-    return None, list(prompt)
+    return None, id_list(prompt)
+
+
+def id_list(ids: Any) -> list[int]:
+    """Of any iterable of whole numbers, arrays and tensors too, a list of Python's; what else is in it stays as it is.
+    RequestError for what is no iterable."""
+    try:
+        listed = list(ids.tolist() if hasattr(ids, "tolist") else ids)
+    except TypeError:
+        raise RequestError(
+            f"a prompt is text or token ids, not a {type(ids).__name__}", "send a list of ids", param="prompt"
+        ) from None
+    if all(type(token) is int for token in listed):
+        return listed
+    return [int(token) if is_id(token) else token for token in listed]
+
+
+def is_id(value: Any) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool)
 
 
 def _tokenise(text: str, model: ServedModel) -> list[int]:

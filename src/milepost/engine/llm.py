@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from tqdm.auto import tqdm
 from milepost.config import EngineConfig
 from milepost.engine.build import Progress, build_engine
 from milepost.engine.engine import Engine
-from milepost.engine.inputs import Prompt, read_prompt
+from milepost.engine.inputs import Prompt, is_id, read_prompt
 from milepost.errors import RequestError
 from milepost.outputs import RequestOutput
 from milepost.sampling_params import RequestOutputKind, SamplingParams
@@ -35,7 +35,7 @@ class LLM:
 
     def generate(
         self,
-        prompts: Prompt | Sequence[Prompt],
+        prompts: Prompt | Iterable[Prompt],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
         use_tqdm: bool = True,
@@ -44,8 +44,9 @@ class LLM:
         """A result for each prompt, in their order.
 
         A prompt is text, {"prompt": text} or {"prompt_token_ids": ids}; a list is several prompts, and a flat list of
-        ids is one. `sampling_params`: one for all, one for each, or None for the model's defaults. A bad prompt raises
-        `RequestError` before anything runs; a request that fails inside ends with `finish_reason` "error".
+        ids is one; arrays and generators are read like lists. `sampling_params`: one for all, one for each, or None for
+        the model's defaults. A bad prompt raises `RequestError` before anything runs; a request that fails inside ends
+        with `finish_reason` "error".
         `use_tqdm`: a progress bar on stderr where that is a terminal.
         """
         listed = _as_list(prompts)
@@ -121,9 +122,13 @@ class LLM:
         return [done[request_id] for request_id in ids]
 
 
-def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
+def _as_list(prompts: Any) -> list[Prompt]:
+    """One prompt or several, in any iterable."""
     if isinstance(prompts, str | Mapping):
         return [prompts]
-    if prompts and all(isinstance(item, int) for item in prompts):
-        return [prompts]  # type: ignore[list-item]
-    return list(prompts)  # type: ignore[arg-type]
+    if getattr(prompts, "ndim", 1) == 0 or not isinstance(prompts, Iterable):
+        raise RequestError(f"prompts cannot be {prompts!r}", "give text, token ids, or a list of either")
+    listed = list(prompts.tolist() if hasattr(prompts, "tolist") else prompts)
+    if listed and all(map(is_id, listed)):
+        return [listed]
+    return listed
