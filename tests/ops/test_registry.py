@@ -73,9 +73,32 @@ def test_torch_and_the_kernels_share_one_thread_pool() -> None:
 def test_the_environment_may_choose_the_instruction_set(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(library.CHOICE, "portable")
     assert CpuBackend().instruction_set == "portable"
-    monkeypatch.setenv(library.CHOICE, "mmx")
-    with pytest.raises(ConfigError, match="cannot be used here"):
+    monkeypatch.setattr(library, "available", lambda: ("avx2", "portable"))
+    monkeypatch.setenv(library.CHOICE, "avx512")
+    with pytest.raises(ConfigError, match="MILEPOST_INSTRUCTION_SET=avx512 cannot be used: this machine") as refused:
         CpuBackend()
+    assert refused.value.hint == "use one of: avx2, portable"
+
+
+@pytest.mark.parametrize("built", [True, False])
+def test_an_instruction_set_that_there_is_not_is_an_error_with_and_without_kernels(
+    built: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in () if built else library.INSTRUCTION_SETS:
+        monkeypatch.setitem(sys.modules, f"milepost._kernels_{name}", None)
+    monkeypatch.setenv(library.CHOICE, "nonsense")
+    with pytest.raises(ConfigError, match="MILEPOST_INSTRUCTION_SET cannot be 'nonsense'") as refused:
+        CpuBackend()
+    assert "avx512bf16, avx512, avx2, portable" in refused.value.hint
+
+
+def test_an_instruction_set_that_was_not_built_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in library.INSTRUCTION_SETS:
+        monkeypatch.setitem(sys.modules, f"milepost._kernels_{name}", None)
+    monkeypatch.setenv(library.CHOICE, "avx2")
+    with pytest.raises(ConfigError, match="MILEPOST_INSTRUCTION_SET=avx2 cannot be used: not built") as refused:
+        CpuBackend()
+    assert refused.value.hint == "leave it out: torch computes then"
 
 
 @needs_kernels

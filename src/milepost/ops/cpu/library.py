@@ -28,13 +28,18 @@ def available() -> tuple[str, ...]:
 def chosen() -> str | None:
     """The instruction set to use: as the environment says, else the best; None if nothing was built.
 
-    ConfigError if the environment names one that this machine does not have.
+    ConfigError if the environment names one that there is not, that was not built, or that this machine does not have.
     """
     found, wanted = available(), os.environ.get(CHOICE)
-    if not wanted or not found:
+    if not wanted:
         return found[0] if found else None
+    if wanted not in INSTRUCTION_SETS:
+        raise ConfigError(f"{CHOICE} cannot be {wanted!r}", f"one of: {', '.join(INSTRUCTION_SETS)}; or leave it out")
     if wanted not in found:
-        raise ConfigError(f"{CHOICE}={wanted!r} cannot be used here", f"this machine has: {', '.join(found)}")
+        module = module_of(wanted)
+        reason = module if isinstance(module, str) else "this machine does not have it"
+        usable = f"use one of: {', '.join(found)}" if found else "leave it out: torch computes then"
+        raise ConfigError(f"{CHOICE}={wanted} cannot be used: {reason}", usable)
     return wanted
 
 
