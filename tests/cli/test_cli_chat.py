@@ -19,10 +19,9 @@ def talk(monkeypatch: pytest.MonkeyPatch, lines: list[str], args: tuple[str, ...
             raise EOFError from None
 
     monkeypatch.setattr("builtins.input", read)
-    with pytest.raises(SystemExit) as ended:
-        main(["chat", *args])
+    code = main(["chat", *args])
     assert next(typed, None) is None, "all was read"
-    return ended.value.code
+    return code
 
 
 def prompts(loaded) -> list[str]:

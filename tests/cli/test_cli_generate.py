@@ -7,10 +7,7 @@ from milepost.sampling_params import RequestOutputKind
 
 
 def run(args: list[str]) -> int:
-    try:
-        return main(["generate", *args])
-    except SystemExit as ended:
-        return ended.code
+    return main(["generate", *args])
 
 
 def test_answer_and_statistics(loaded, capsys: pytest.CaptureFixture[str]):

@@ -11,9 +11,7 @@ from milepost.errors import ModelError, RequestError
 
 
 def test_version(capsys: pytest.CaptureFixture[str]):
-    with pytest.raises(SystemExit) as ended:
-        main(["--version"])
-    assert ended.value.code == 0
+    assert main(["--version"]) == 0
     assert capsys.readouterr().out == f"milepost {milepost.__version__}\n"
 
 
@@ -33,25 +31,44 @@ finally:
 
 
 @pytest.mark.parametrize(
-    "args",
+    ("args", "told"),
     [
-        ["nothing"],
-        ["serve", "--no-such-flag"],
-        ["serve", "--port", "70000"],
-        ["serve", "--port", "many"],
-        ["serve", "--max-model-len", "4x"],
-        ["generate"],
-        ["generate", "--prompt", "x", "--max-tokens", "0"],
-        ["chat", "--temperature", "warm"],
+        (["nothing"], "no such command 'nothing'"),
+        (["serve", "--no-such-flag"], "no such option: --no-such-flag"),
+        (["serve", "--port", "70000"], "invalid value for '--port': "),
+        (["serve", "--port", "many"], "invalid value for '--port': "),
+        (["serve", "--max-model-len", "4x"], "invalid value for '--max-model-len': '4x' is not a size"),
+        (["serve", "--prefix-cache-retention-interval", "x"], "--prefix-cache-retention-interval: 'x' is not a number"),
+        (["serve", "a", "b"], "got unexpected extra argument"),
+        (["generate"], "missing option '--prompt'"),
+        (["generate", "--prompt"], "option '--prompt' requires an argument"),
+        (["generate", "--prompt", "x", "--max-tokens", "0"], "invalid value for '--max-tokens': "),
+        (["chat", "--temperature", "warm"], "invalid value for '--temperature': "),
     ],
 )
-def test_wrong_usage(args: list[str], capsys: pytest.CaptureFixture[str]):
-    with pytest.raises(SystemExit) as ended:
-        main(args)
-    assert ended.value.code == 2
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert "Error" in told.err
+def test_wrong_usage(args: list[str], told: str, capsys: pytest.CaptureFixture[str]):
+    assert main(args) == 2
+    said = capsys.readouterr()
+    error, hint, *rest = said.err.splitlines()
+    assert (said.out, rest) == ("", [])
+    assert error.startswith(f"error: {told}")
+    assert hint.startswith("hint: ")
+    assert args[0] == "nothing" or "--help` lists" in hint or "multiple of 64" in hint
+
+
+def test_a_mistyped_flag_gets_the_one_that_was_meant(capsys: pytest.CaptureFixture[str]):
+    assert main(["serve", "--max-num-seq", "3"]) == 2
+    said = capsys.readouterr().err
+    assert "hint: did you mean --max-num-seqs" in said
+    assert "`milepost serve --help` lists what it takes" in said
+
+
+def test_without_a_command_there_is_help(capsys: pytest.CaptureFixture[str]):
+    assert main([]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.startswith("Usage: milepost")
+    assert "doctor" in said.err
 
 
 @pytest.mark.parametrize("failure", [ModelError("no such model", "choose another"), RequestError("too long")])
@@ -80,7 +97,5 @@ def test_settings_that_cannot_work(loaded, capsys: pytest.CaptureFixture[str]):
 
 def test_interrupt_is_quiet(loaded, capsys: pytest.CaptureFixture[str]):
     loaded.failure = KeyboardInterrupt()
-    with pytest.raises(SystemExit) as ended:
-        main(["generate", "--prompt", "x"])
-    assert ended.value.code == 130
+    assert main(["generate", "--prompt", "x"]) == 130
     assert capsys.readouterr().err == ""

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from milepost import __version__
-from milepost.cli import bench, chat, doctor, generate, serve
+from milepost.cli import bench, chat, doctor, generate, serve, usage
 from milepost.errors import MilepostError
 
 EXIT_ERROR = 2
@@ -18,7 +18,6 @@ EXIT_INTERRUPT = 130
 app = typer.Typer(
     name="milepost",
     help="Serve language models, hybrid ones above all, and reuse the prompt prefixes that they share.",
-    no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,  # its boxes cut long option names
@@ -36,30 +35,39 @@ def _print_version(asked: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
+@app.callback(invoke_without_command=True)
 def _root(
+    context: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True)
     ] = False,
 ) -> None:
     """Options before the command."""
+    if context.invoked_subcommand is None:
+        print(context.get_help(), file=sys.stderr)
+        raise typer.Exit(EXIT_ERROR)
 
 
 def main(args: Sequence[str] | None = None) -> int:
-    """Runs a command line (None: this process's). Errors that a user can act on are two lines on stderr and exit 2."""
+    """Runs a command line (None: this process's); the exit code. Errors that a user can act on, wrong usage too, are
+    two lines on stderr and code 2."""
     try:
-        app(args=args, prog_name="milepost")
+        code = app(args=args, prog_name="milepost", standalone_mode=False)
+        return code if isinstance(code, int) else 0
+    except usage.UsageError as error:
+        return _failed(*usage.describe(error))
     except MilepostError as error:
-        print(f"error: {error.message}", file=sys.stderr)
-        if error.hint:
-            print(f"hint: {error.hint}", file=sys.stderr)
-        return EXIT_ERROR
+        return _failed(error.message, error.hint)
     except OSError as error:  # a closed output, a folder that may not be read
         if isinstance(error, BrokenPipeError):
             return EXIT_ERROR
-        print(f"error: {error}", file=sys.stderr)
-        print("hint: look at the file or stream that it names, and at its permissions", file=sys.stderr)
-        return EXIT_ERROR
-    except KeyboardInterrupt:
+        return _failed(str(error), "look at the file or stream that it names, and at its permissions")
+    except (KeyboardInterrupt, typer.Abort):
         return EXIT_INTERRUPT
-    return 0
+
+
+def _failed(error: str, hint: str) -> int:
+    print(f"error: {error}", file=sys.stderr)
+    if hint:
+        print(f"hint: {hint}", file=sys.stderr)
+    return EXIT_ERROR

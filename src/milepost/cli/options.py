@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from milepost.errors import ConfigError
+
 UNITS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 
 
@@ -27,9 +29,9 @@ def parse_interval(text: str | None) -> int | None:
     try:
         return int(text)
     except ValueError:
-        raise typer.BadParameter(
-            f"{text!r} is not a number of tokens, nor None (hint: a multiple of 64, 0, or leave it out)",
-            param_hint="--prefix-cache-retention-interval",
+        raise ConfigError(
+            f"--prefix-cache-retention-interval: {text!r} is not a number of tokens, nor None",
+            "a multiple of 64, 0, or leave it out",
         ) from None
 
 
