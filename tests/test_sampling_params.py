@@ -24,6 +24,7 @@ from milepost.errors import RequestError
         *(("seed", value) for value in (2**64, -(2**63) - 1, 0.5)),
         *(("logprobs", value) for value in (-2, 0.5)),
         ("prompt_logprobs", -2),
+        *(("skip_reading_prefix_cache", value) for value in (2, "yes")),
         *(("stop", value) for value in ("", ["a", ""], [1], ["x"] * 65, "x" * 5000)),
         *(("stop_token_ids", value) for value in ([-1], ["a"], [True], [1] * 1025)),
         *(("logit_bias", value) for value in ({-1: 0.0}, {1: 101.0}, {1: math.nan}, {"1": 1.0})),
@@ -44,6 +45,14 @@ def test_defaults_are_vllms() -> None:
     assert SamplingParams(stop="a").stops == ("a",)
     assert SamplingParams(stop=["a", "b"]).stops == ("a", "b")
     assert SamplingParams(prompt_logprobs=0).needs_every_row
+
+
+def test_who_reads_the_prefix_cache() -> None:
+    assert SamplingParams().reads_prefix_cache
+    assert SamplingParams(skip_reading_prefix_cache=False).reads_prefix_cache
+    assert not SamplingParams(skip_reading_prefix_cache=True).reads_prefix_cache
+    assert not SamplingParams(prompt_logprobs=0).reads_prefix_cache
+    assert not SamplingParams(prompt_logprobs=0, skip_reading_prefix_cache=False).reads_prefix_cache, "rows are needed"
 
 
 def test_stop_strings_need_text() -> None:

@@ -45,4 +45,9 @@ class RequestError(MilepostError):
 
 
 class RequestFailed(MilepostError):
-    """A request that was accepted and then failed inside (its sampler, tokenizer or detokenizer raised): HTTP 500."""
+    """A request that was accepted and then failed inside (its sampler, tokenizer or detokenizer raised): HTTP 500.
+
+    `output` is the last `RequestOutput` of it, where there is one: what it found in the prefix cache is told there.
+    """
+
+    output: object = None

@@ -17,7 +17,9 @@ class Status(Enum):
     FINISHED = "finished"
 
 
-MissReason = Literal["no prefix", "diverged", "state thinned", "evicted", "too short", "reading disabled"]
+MissReason = Literal[
+    "no prefix", "diverged", "state thinned", "evicted", "too short", "reading disabled", "not finite"
+]
 """Why a sequence computes tokens that it might have resumed.
 
 no prefix         nothing that is known begins like it
@@ -25,7 +27,8 @@ diverged          what is known goes on otherwise
 state thinned     its keys and values were there, the recurrent state to go on from was not
 evicted           what goes on like it was known, and had to make room
 too short         shorter than what can be resumed at all
-reading disabled  prefix caching is off, or the request needs every row of its prompt
+reading disabled  prefix caching is off, or the request needs every row of its prompt or asked not to read
+not finite        from there on the model's results were NaN or infinite when this text was read before
 """
 
 

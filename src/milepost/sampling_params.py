@@ -31,6 +31,7 @@ class SamplingParams:
 
     Defaults are vLLM's. `top_k` 0 or -1 means all; `seed` None lets the engine draw one; `max_tokens` None means as
     many as the context holds; `logprobs` and `prompt_logprobs` are numbers of alternatives (-1: all of them).
+    `skip_reading_prefix_cache`: the request computes its whole prompt, and still leaves it for others.
     """
 
     n: int = 1
@@ -54,6 +55,7 @@ class SamplingParams:
     include_stop_str_in_output: bool = False
     logit_bias: Mapping[int, float] | None = None
     output_kind: RequestOutputKind = RequestOutputKind.CUMULATIVE
+    skip_reading_prefix_cache: bool | None = None
     stops: tuple[str, ...] = field(init=False, repr=False, default=())
 
     def __post_init__(self) -> None:
@@ -72,8 +74,14 @@ class SamplingParams:
 
     @property
     def needs_every_row(self) -> bool:
-        """Whether the logits of all prompt rows are wanted; such a request reads no cache (and does fill it)."""
+        """Whether the logits of all prompt rows are wanted."""
         return self.prompt_logprobs is not None
+
+    @property
+    def reads_prefix_cache(self) -> bool:
+        """Whether cached prefixes may be resumed: not where every row is needed. What is read is left for others in any
+        case."""
+        return not (self.needs_every_row or self.skip_reading_prefix_cache)
 
     def _check_numbers(self) -> None:
         ranges = {
@@ -114,6 +122,8 @@ class SamplingParams:
             if not low <= value <= high:
                 limit = f"at least {low}" if high == math.inf else f"between {low} and {high}"
                 raise _bad(name, f"{name} must be {limit}, got {value}")
+        if self.skip_reading_prefix_cache not in (None, False, True):
+            raise _bad("skip_reading_prefix_cache", "skip_reading_prefix_cache must be true or false")
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
             raise _bad("min_tokens", f"min_tokens {self.min_tokens} is above max_tokens {self.max_tokens}")
 

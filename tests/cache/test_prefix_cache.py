@@ -8,6 +8,7 @@ from trees import compute, kv_cache, sequence, serve, state_cache
 from milepost.cache.memory import IntegrityError
 from milepost.cache.prefix_cache import PrefixCache
 from milepost.request import Miss
+from milepost.sampling_params import SamplingParams
 
 TEXT = list(range(1000, 2000))
 
@@ -147,6 +148,32 @@ def test_a_sequence_that_needs_every_row_reads_nothing_and_fills_the_cache() -> 
     assert serve(cache, TEXT[:40]) == 32
     assert serve(cache, TEXT[:40], every_row=True) == 0
     assert (cache.stats.queries, cache.stats.hits) == (40, 32)
+    assert cache.stats.misses == {"reading disabled": 2}
+
+
+def test_a_sequence_that_asks_not_to_read_fills_the_cache_and_counts_as_one_that_did_not_read() -> None:
+    for cache in (kv_cache(40), state_cache(40, 10)):
+        for resumed in (0, 64):
+            unread = sequence(TEXT[:100])
+            unread.params = SamplingParams(skip_reading_prefix_cache=True)
+            assert (cache.admit(unread), unread.miss) == (0, Miss("reading disabled", 0))
+            compute(cache, unread)
+            cache.release(unread)
+            assert serve(cache, [*TEXT[:70], *[7 + resumed] * 40]) == 64
+        assert (cache.stats.queries, cache.stats.hits) == (220, 128)
+        assert cache.stats.misses["reading disabled"] == 2
+
+
+def test_a_preempted_sequence_that_does_not_read_counts_once() -> None:
+    cache = kv_cache(20)
+    seq = sequence(TEXT[:40], every_row=True)
+    for _ in range(2):
+        cache.admit(seq)
+        compute(cache, seq)
+        cache.release(seq)
+        seq.num_preemptions += 1
+    assert cache.stats.misses == {"reading disabled": 1}
+    assert (cache.stats.preempted_queries, cache.stats.preempted_hits) == (0, 0)
 
 
 def test_a_disabled_cache_shares_nothing() -> None:
@@ -156,6 +183,7 @@ def test_a_disabled_cache_shares_nothing() -> None:
         cache.admit(seq)
         assert seq.miss == Miss("reading disabled", 0)
         assert (cache.num_cached_tokens, cache.num_checkpoints, cache.stats.queries) == (0, 0, 0)
+        assert cache.stats.misses == {"reading disabled": 2}, "counted once their rows have run"
 
 
 def test_of_equal_blocks_the_published_ones_stay_and_the_sequence_goes_on_with_them() -> None:

@@ -283,6 +283,28 @@ def test_rows_that_are_not_finite_fail_their_request(make_engine: MakeEngine, ti
     assert tokens(outputs["sound"]) == list(generate(tiny.model, PROMPT, 5))
 
 
+def test_the_next_request_is_told_where_rows_were_not_finite(make_engine: MakeEngine, tiny: LoadedModel) -> None:
+    poisoned = TINY["vocab_size"] - 1
+    prompt = [*range(1, 41), poisoned, *range(50, 70)]
+    weight = tiny.model.get_parameter("model.embed_tokens.weight")
+    kept = weight[poisoned].clone()
+    engine = make_engine()
+    try:
+        weight[poisoned] = float("nan")
+        reports = []
+        for name in ("first", "second"):
+            add(engine, name, prompt, greedy(5))
+            output = drain(engine)[name]
+            assert output.outputs[0].finish_reason == "error"
+            assert "not finite from token 40 on" in str(output.error)
+            reports.append(output.cache)
+    finally:
+        weight[poisoned] = kept
+    assert [(report.reason, report.num_resumed_tokens) for report in reports] == [("no prefix", 0), ("not finite", 32)]
+    assert reports[1].position == 40
+    assert b'misses_total{model_name="",reason="not finite"} 1.0'.split(b",")[1] in engine.metrics.text()
+
+
 @pytest.mark.parametrize("num", [300, pytest.param(10_000, marks=pytest.mark.full)])
 def test_many_requests_leave_no_trace(num: int, make_engine: MakeEngine) -> None:
     engine = make_engine(num_blocks=40, max_num_batched_tokens=128, max_num_seqs=16)

@@ -121,3 +121,72 @@ def test_over_a_real_model() -> None:
         assert (found["reason"], found["position"], found["text"]) == ("diverged", 150, None)
         assert (found["matched_tokens"], found["resumed_tokens"], found["recomputed_tokens"]) == (144, 128, 16)
         assert told([1, 2, 3], "one")["reason"] == "too short"
+
+
+def counters(url: str) -> dict[str, Any]:
+    """What the cache counted, checked against what must hold at any time."""
+    told: dict[str, Any] = httpx.get(f"{url}/cache").json()["counters"]
+    assert told["hits"] <= told["matched"] <= told["queries"]
+    assert told["preempted_hits"] <= told["preempted_queries"]
+    return told
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("settings", "fields"),
+    [
+        ({"enable_prefix_caching": False}, {}),
+        ({}, {"skip_reading_prefix_cache": True}),
+        ({}, {"prompt_logprobs": 0}),
+        ({}, {"echo": True, "logprobs": 1}),
+    ],
+)
+def test_a_request_that_does_not_read_says_so_and_is_counted(settings: Any, fields: Any, stream: bool) -> None:
+    if stream and "prompt_logprobs" in fields:
+        pytest.skip("not streamed")
+    prompt = [i % 90 + 1 for i in range(200)]
+    body = ask(TEXT, prompt=prompt, explain_cache=True, stream=stream, **fields)
+    if stream:
+        body["stream_options"] = {"include_usage": True}
+    with running_engine(**settings) as engine, serving(state_of(engine)) as url:
+        for _ in range(2):
+            answer = httpx.post(f"{url}{TEXT}", json=body, timeout=60)
+            told = chunks(answer)[-1] if stream else answer.json()
+            assert (told["cache"]["reason"], told["cache"]["position"]) == ("reading disabled", 0)
+            assert told["usage"]["prompt_tokens_details"]["cached_tokens"] == told["cache"]["resumed_tokens"] == 0
+        found = counters(url)
+        assert (found["misses"], found["queries"], found["hits"]) == ({"reading disabled": 2}, 0, 0)
+        if not settings:
+            reader = httpx.post(f"{url}{TEXT}", json=ask(TEXT, prompt=prompt), timeout=60).json()
+            assert reader["usage"]["prompt_tokens_details"]["cached_tokens"] == 192, "it left its prompt for others"
+            assert (counters(url)["queries"], counters(url)["hits"]) == (200, 192)
+        metrics = httpx.get(f"{url}/metrics").text
+        assert 'reason="reading disabled"} 2.0' in metrics
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("path", [CHAT, TEXT])
+def test_cached_tokens_are_told_always_and_the_rest_on_request(http: httpx.Client, path: str, stream: bool) -> None:
+    words = f"words of {path} {stream} that nobody has sent before"
+    prompt = {"prompt": words} if path == TEXT else {"messages": [{"role": "user", "content": words}]}
+    options = {"stream": True, "stream_options": {"include_usage": True}} if stream else {}
+    for repeated in (False, True):
+        for explain in ({}, {"explain_cache": True}):
+            answer = http.post(path, json={**prompt, **options, **explain, "max_tokens": 1})
+            last = chunks(answer)[-1] if stream else answer.json()
+            cached = last["usage"]["prompt_tokens_details"]["cached_tokens"]
+            assert isinstance(cached, int)
+            assert (cached > 0) == (repeated or bool(explain))
+            assert ("cache" in last) == bool(explain)
+            if explain:
+                assert last["cache"]["resumed_tokens"] == cached
+
+
+def test_a_refused_or_failed_stream_still_ends_properly(http: httpx.Client, engine: FakeEngine) -> None:
+    engine.fail = ZeroDivisionError("with a secret")
+    try:
+        answer = http.post(TEXT, json=ask(TEXT, stream=True, explain_cache=True))
+    finally:
+        engine.fail = None
+    assert answer.status_code == 500
+    assert "secret" not in answer.text

@@ -11,6 +11,7 @@ from milepost.request import Miss
 from milepost.specs import BLOCK_SIZE, CHUNK
 
 MAX_REMEMBERED = 4096
+MAX_UNSOUND = 16
 MAX_CHILDREN = 64
 """Continuations compared to say where a text parted; where there are more, the answer may be a few tokens low."""
 
@@ -34,8 +35,42 @@ class Forgotten:
         self._marks.clear()
 
 
+class Unsound:
+    """Remembers prefixes whose last row was not finite: whoever begins like one meets that row too. Bounded."""
+
+    def __init__(self) -> None:
+        self._marks: OrderedDict[tuple[Scope, int, int], None] = OrderedDict()
+
+    def add(self, scope: Scope, packed: Packed, row: int) -> None:
+        """`row`: the first that is not finite, of packed tokens that reach it."""
+        self._marks[scope, row, _prefix_hash(packed, row)] = None
+        if len(self._marks) > MAX_UNSOUND:
+            self._marks.popitem(last=False)
+
+    def first_row(self, scope: Scope, packed: Packed, matched: int) -> int | None:
+        """The first row at or after `matched` of which these tokens are known to make something not finite."""
+        reach = len(packed) // TOKEN_BYTES
+        rows = sorted(row for where, row, _ in self._marks if where == scope and matched <= row < reach)
+        return next((row for row in rows if (scope, row, _prefix_hash(packed, row)) in self._marks), None)
+
+    def clear(self) -> None:
+        self._marks.clear()
+
+
+def _prefix_hash(packed: Packed, row: int) -> int:
+    """Of the tokens that row `row` depends on: its own and those before."""
+    return hash(bytes(packed[: (row + 1) * TOKEN_BYTES]))
+
+
 def explain(
-    scope: Scope, packed: Packed, node: Node | None, matched: int, resumed: int, states: bool, forgotten: Forgotten
+    scope: Scope,
+    packed: Packed,
+    node: Node | None,
+    matched: int,
+    resumed: int,
+    states: bool,
+    forgotten: Forgotten,
+    unsound: Unsound,
 ) -> Miss | None:
     """Of packed tokens whose first `matched`, up to a place in `node`, were found, and `resumed` resumed; `states`:
     only grid points can be resumed."""
@@ -49,6 +84,9 @@ def explain(
     start = matched * TOKEN_BYTES
     if forgotten.has(scope, matched, bytes(packed[start : start + BLOCK_BYTES])):
         return Miss("evicted", matched)
+    row = unsound.first_row(scope, packed, matched)
+    if row is not None:
+        return Miss("not finite", row)
     other = None if node is None else _other_text(node, matched, packed)
     if other is None:
         return None if matched else Miss("no prefix", 0)

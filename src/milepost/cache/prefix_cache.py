@@ -105,8 +105,8 @@ class PrefixCache:
         return seq.cache_salt
 
     def reads(self, seq: Sequence) -> bool:
-        """Whether `seq` may resume from a cached prefix at all: not if it needs every row, nor while disabled."""
-        return self.enabled and not seq.params.needs_every_row
+        """Whether `seq` may resume from a cached prefix at all: not if its request says no, nor while disabled."""
+        return self.enabled and seq.params.reads_prefix_cache
 
     def bytes_to_come(self, seq: Sequence) -> int:
         """Bytes that `seq` lacks for all its tokens and one block more, and for the states on the way."""
@@ -146,8 +146,10 @@ class PrefixCache:
         if self._states is not None:
             self._states.admit(seq)
         holding = self._start(seq) if self.enabled else Holding(None)
-        if not self.enabled and not seq.num_preemptions:
-            seq.miss = Miss("reading disabled", 0)
+        if not self.reads(seq):
+            holding.query = 0, 0, 0  # it asks for nothing
+            if not seq.num_preemptions:
+                seq.miss = Miss("reading disabled", 0)
         self._holdings[seq] = holding
         return seq.num_computed
 
@@ -205,6 +207,9 @@ class PrefixCache:
         if self._states is not None:
             self._states.publish(seq, holding)
 
+            if seq.num_sound is not None:
+                pack(seq.packed, seq.tokens)
+                self._store.unsound.add(self.scope(seq), seq.packed, seq.num_sound)
     def release(self, seq: Sequence) -> None:
         """Takes back all that `seq` holds: at its end, abort or preemption.
 
@@ -295,9 +300,9 @@ class PrefixCache:
 
     def _explain(self, seq: Sequence, node: Node | None, matched: int, resumed: int) -> Miss | None:
         if not self.reads(seq):
-            return Miss("reading disabled", 0)
-        forgotten = self._store.forgotten
-        return explain(self.scope(seq), seq.packed, node, matched, resumed, self.has_states, forgotten)
+            return None  # admit() says why
+        forgotten, unsound = self._store.forgotten, self._store.unsound
+        return explain(self.scope(seq), seq.packed, node, matched, resumed, self.has_states, forgotten, unsound)
 
     def _count_start(self, seq: Sequence, holding: Holding, asked: int, matched: int, resumed: int) -> None:
         """The first rows of `seq` have run: what it found counts, for statistics and for what is worth keeping."""

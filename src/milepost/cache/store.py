@@ -7,7 +7,7 @@ from math import inf
 from milepost.cache.eviction import EvictionPolicy, LeastValue, Stake
 from milepost.cache.keys import BLOCK_BYTES, TOKEN_BYTES
 from milepost.cache.memory import IntegrityError, Memory
-from milepost.cache.misses import Forgotten
+from milepost.cache.misses import Forgotten, Unsound
 from milepost.cache.retention import Kind
 from milepost.cache.stakes import Thing, stake_of
 from milepost.cache.stats import CacheStats
@@ -25,7 +25,7 @@ class Store:
         self.memory, self.stats = memory, stats
         self.policy: EvictionPolicy[Thing] = LeastValue(self.stake)
         self.tree = Tree(self.policy)
-        self.forgotten = Forgotten()
+        self.forgotten, self.unsound = Forgotten(), Unsound()
         self._now = 0.0
 
     def now(self) -> float:
@@ -75,19 +75,20 @@ class Store:
 
     def let_go(self, hold: Hold) -> None:
         self.tree.let_go(hold, self.now())
-        self.prune(hold.node)
+        self.prune(hold.node, evicts=False)
 
     def stake(self, thing: Thing) -> Stake | None:
         """What `thing` is worth; None: it cannot go, or it is gone."""
         return stake_of(thing, self.tree, self.memory.block_bytes, self.memory.checkpoint_bytes)
 
-    def prune(self, node: Node) -> None:
-        """Without KV a prefix is known only as far as somebody holds it or a checkpoint is left."""
+    def prune(self, node: Node, *, evicts: bool = True) -> None:
+        """Without KV a prefix is known only as far as somebody holds it or a checkpoint is left. Not `evicts`: nobody
+        could have resumed what goes."""
         while not self.memory.block_bytes and node.parent is not None and not node.children:
             end = max(node.start + node.held, node.deepest_checkpoint)
             if end == node.end:
                 return
-            self._trim(node, end)
+            self._trim(node, end, evicts)
             if node.length:
                 return
             node = node.parent
@@ -99,6 +100,7 @@ class Store:
             return 0
         if by > 0 and depth < node.end:
             node = self.tree.split(node, depth)
+        self.unsound.clear()
         path = [node, *ancestors(node)]
         for part in path:
             part.spared = max(0, part.spared + by)
@@ -140,9 +142,10 @@ class Store:
         self._trim(thing, max(stops))
         self.policy.offer(thing)
 
-    def _trim(self, node: Node, end: int) -> None:
-        start = (end - node.start) * TOKEN_BYTES
-        self.forgotten.add(node.scope, end, bytes(node.tokens[start : start + BLOCK_BYTES]))
+    def _trim(self, node: Node, end: int, evicts: bool = True) -> None:
+        if evicts:
+            start = (end - node.start) * TOKEN_BYTES
+            self.forgotten.add(node.scope, end, bytes(node.tokens[start : start + BLOCK_BYTES]))
         blocks, gone = self.tree.trim(node, end)
         self.memory.free(blocks, [checkpoint.slot for checkpoint in gone])
         self.stats.evicted_blocks += len(blocks)

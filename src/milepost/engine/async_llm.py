@@ -109,6 +109,8 @@ class AsyncLLM:
                 if isinstance(item, Exception):
                     raise item
                 if item.error is not None:
+                    if isinstance(item.error, RequestFailed):
+                        item.error.output = item
                     raise item.error
                 yield item
         finally:

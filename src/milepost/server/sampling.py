@@ -26,6 +26,7 @@ FIELDS = (
     "min_tokens",
     "skip_special_tokens",
     "include_stop_str_in_output",
+    "skip_reading_prefix_cache",
 )
 """Fields that mean the same in a request and in `SamplingParams`."""
 

@@ -57,6 +57,7 @@ class Generation(Schema):
     prompt_logprobs: Whole | None = None
     priority: Whole | None = None
     cache_salt: str | None = None
+    skip_reading_prefix_cache: bool | None = None
     echo: bool | None = None
     explain_cache: bool | None = None
 
