@@ -6,7 +6,7 @@ from fastapi import FastAPI
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 
-from milepost.server import cache, errors, health, openai_chat, openai_completions, openai_models, tokenize
+from milepost.server import cache, errors, health, openai_chat, openai_completions, openai_models, recent, tokenize
 from milepost.server.middleware import ApiKey, ErrorBoundary, LoadingGate
 from milepost.server.state import ServerState
 
@@ -14,8 +14,8 @@ from milepost.server.state import ServerState
 def create_app(state: ServerState) -> FastAPI:
     """Serves `state.engine` once `state.ready(engine)` was called; until then all but /health answers 503."""
     app = FastAPI(title="Milepost", openapi_url=None, middleware=_middleware(state))
-    app.state.server = state
-    for module in (health, openai_models, openai_chat, openai_completions, tokenize, cache):
+    app.state.server, app.state.recent = state, recent.Recent()
+    for module in (health, openai_models, openai_chat, openai_completions, tokenize, cache, recent):
         app.include_router(module.router)
     errors.install(app)
     return app

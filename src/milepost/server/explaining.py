@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from fastapi import Request
@@ -40,20 +41,29 @@ class Explained:
         return told[0] if len(told) == 1 else told
 
     def _object(self, report: CacheReport | None, prompt: list[int]) -> dict[str, Any] | None:
-        if report is None:
-            return None
-        return {
-            "matched_tokens": report.num_matched_tokens,
-            "resumed_tokens": report.num_resumed_tokens,
-            "recomputed_tokens": report.num_recomputed_tokens,
-            "reason": report.reason,
-            "position": report.position,
-            "text": self._text(report, prompt),
-        }
+        return None if report is None else as_object(report, decoded(tokens_around(report, prompt), self._tokenizer))
 
-    def _text(self, report: CacheReport, prompt: list[int]) -> str | None:
-        """Only the asking request's own words: of what it parted from, nothing is told."""
-        if report.reason != "diverged" or report.position is None or self._tokenizer is None:
-            return None
-        around = prompt[max(0, report.position - TOKENS_AROUND) : report.position + TOKENS_AROUND]
-        return self._tokenizer.decode(around, skip_special_tokens=False)
+
+def as_object(report: CacheReport, text: str | None) -> dict[str, Any]:
+    """`text`: what `tokens_around` decodes to."""
+    return {
+        "matched_tokens": report.num_matched_tokens,
+        "resumed_tokens": report.num_resumed_tokens,
+        "recomputed_tokens": report.num_recomputed_tokens,
+        "reason": report.reason,
+        "position": report.position,
+        "text": text,
+    }
+
+
+def tokens_around(report: CacheReport, prompt: Sequence[int]) -> tuple[int, ...]:
+    """Where `prompt` parts from what is known, a few of its own tokens on each side; none for other reasons. Of what it
+    parts from, nothing is told."""
+    if report.reason != "diverged" or report.position is None:
+        return ()
+    return tuple(prompt[max(0, report.position - TOKENS_AROUND) : report.position + TOKENS_AROUND])
+
+
+def decoded(tokens: Sequence[int], tokenizer: Tokenizer | None) -> str | None:
+    """None where there is nothing to decode, or nobody who can."""
+    return tokenizer.decode(tokens, skip_special_tokens=False) if tokens and tokenizer is not None else None

@@ -16,6 +16,7 @@ from milepost.outputs import RequestOutput
 from milepost.sampling_params import SamplingParams
 from milepost.server.explaining import wants_explanation
 from milepost.server.prompts import Prompt
+from milepost.server.recent import Remember, remembering
 from milepost.server.schemas import Generation
 from milepost.server.state import Engine, server_state
 from milepost.server.stream import merge
@@ -37,6 +38,7 @@ class Job:
     priority: int
     scope: str
     explains: bool
+    remember: Remember
 
     def head(self, kind: str) -> dict[str, Any]:
         """What every answer and every chunk starts with."""
@@ -50,17 +52,18 @@ class Job:
 
 
 def new_job(prefix: str, request: Request, body: Generation, prompts: list[Prompt], params: SamplingParams) -> Job:
-    state = server_state(request)
+    state, created, salt = server_state(request), int(time.time()), body.cache_salt or ""
     return Job(
         request_id=f"{prefix}-{uuid.uuid4().hex}",
-        created=int(time.time()),
+        created=created,
         model=state.served_name(body.model),
         system_fingerprint=state.system_fingerprint,
         prompts=prompts,
         params=params,
         priority=body.priority or 0,
-        scope=state.scope_of(request, body.cache_salt or ""),
+        scope=state.scope_of(request, salt),
         explains=wants_explanation(request, body),
+        remember=remembering(request, salt, created),
     )
 
 
@@ -111,13 +114,31 @@ async def _one(engine: Engine, job: Job, number: int) -> AsyncGenerator[RequestO
         "AsyncGenerator[RequestOutput, None]",
         engine.generate(prompt, job.params, request_id, priority=job.priority, cache_salt=job.scope),
     )
-    async with contextlib.aclosing(outputs):
-        async for output in outputs:
+    async with contextlib.aclosing(_remembered(outputs, job, request_id)) as remembered:
+        async for output in remembered:
             if output.error is not None:
                 raise output.error
             if any(sample.finish_reason in ("abort", "error") for sample in output.outputs):
                 raise RequestFailed("the request was ended by the server", "send it again")
             yield output
+
+
+async def _remembered(
+    outputs: AsyncGenerator[RequestOutput, None], job: Job, request_id: str
+) -> AsyncGenerator[RequestOutput, None]:
+    """`outputs`, of which the first that says what was found in the cache is remembered, or the one that failed."""
+    known = False
+    async with contextlib.aclosing(outputs):
+        try:
+            async for output in outputs:
+                if output.cache is not None and not known:
+                    known = True
+                    job.remember(request_id, output)
+                yield output
+        except RequestFailed as error:
+            if isinstance(error.output, RequestOutput) and not known:
+                job.remember(request_id, error.output)
+            raise
 
 
 async def _numbered(stream: AsyncGenerator[RequestOutput, None]) -> AsyncGenerator[PromptOutput, None]:
