@@ -5,7 +5,7 @@ from __future__ import annotations
 from trees import Grove
 
 from milepost.cache.eviction import Stake
-from milepost.cache.stakes import LEAF_BONUS, PARTING_BONUS, SPARED_BONUS, STRANDED_BONUS, Thing, stake_of
+from milepost.cache.stakes import LEAF_BONUS, PARTING_BONUS, STRANDED_BONUS, Thing, stake_of
 from milepost.cache.tree import Checkpoint, Node
 
 TEXT = list(range(1000, 2000))
@@ -87,9 +87,3 @@ def test_without_kv_tails_are_not_at_stake() -> None:
     grove, node, (point,) = text_of(64, 64)
     assert stake(grove, node, block_bytes=0) is None
     assert stake(grove, point, block_bytes=0) is not None
-
-
-def test_what_is_spared_is_worth_more_than_anything() -> None:
-    grove, node, (point,) = text_of(64, 64)
-    node.spared = point.spared = 1
-    assert [found.bonus for found in (stake(grove, node), stake(grove, point)) if found] == [SPARED_BONUS] * 2

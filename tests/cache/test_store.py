@@ -35,7 +35,7 @@ def test_a_tail_goes_down_to_what_is_needed_and_takes_its_states_along() -> None
     assert (cache.num_cached_tokens, depths(cache)) == (640, [256, 512, 640])
     assert cache._store.take(5, 0) is not None
     assert (cache.num_cached_tokens, depths(cache)) == (640 - 16 * 3, [])
-    assert (cache.stats.checkpoints_thinned, cache.stats.checkpoints_evicted, cache.stats.evicted_blocks) == (4, 1, 3)
+    assert (cache.stats.checkpoints_thinned, cache.stats.checkpoints_stranded, cache.stats.evicted_blocks) == (4, 1, 3)
 
 
 def test_a_bound_protects_what_is_worth_more() -> None:

@@ -19,6 +19,7 @@ from milepost.sampling_params import SamplingParams
 
 MAX_STEPS = 20_000
 STOP_TOKEN = 0
+PIN_NAMES = "abc"
 
 KINDS = {"attention": (16, 0), "large states": (16, 80), "small states": (16, 7), "states alone": (0, 10)}
 """Bytes of a block and of a checkpoint."""
@@ -217,9 +218,10 @@ class SimulatedEngine:
         """What an operator does now and then."""
         rng, case = self.case.rng, self.case
         if rng.random() < 0.03:
-            self.events["pinned"] += self.cache.pin(rng.choice(case.stems), rng.choice(["", "other"])) > 0
+            name = rng.choice(PIN_NAMES)
+            self.events["pinned"] += self.cache.pins.add(name, rng.choice(case.stems), rng.choice(["", "other"])) > 0
         if rng.random() < 0.03:
-            self.cache.unpin(rng.choice(case.stems), rng.choice(["", "other"]))
+            self.events["unpinned"] += self.scheduler.unpin(rng.choice(PIN_NAMES))
         if rng.random() < 0.01:
             self.events["reset"] += self.cache.reset()
 
@@ -288,6 +290,9 @@ class SimulatedEngine:
 
     def _check_end(self) -> None:
         expect(not self.scheduler.has_work, "not everything finished: livelock")
+        self.events["pins given up"] += self.cache.stats.pins_given_up
+        for name in PIN_NAMES:
+            self.scheduler.unpin(name)
         expect(self.cache.usage == 0, "memory is lost")
         if self._walks:
             self.cache.check([])

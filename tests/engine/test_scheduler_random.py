@@ -15,6 +15,8 @@ FLOORS = {
     "ended by the cache's size": 10,
     "not sound": 40,
     "pinned": 150,
+    "unpinned": 80,
+    "pins given up": 5,
     "reset": 3,
     "blocks evicted": 500,
     "states thinned": 200,

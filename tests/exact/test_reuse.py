@@ -63,7 +63,7 @@ class Schedule:
             self._step(engine, asked, alone)
         engine.scheduler.cache.check([])
         stats = engine.scheduler.cache.stats
-        self.events["evicted"] += stats.evicted_blocks + stats.checkpoints_evicted + stats.checkpoints_thinned > 0
+        self.events["evicted"] += stats.evicted_blocks + stats.checkpoints_stranded + stats.checkpoints_thinned > 0
 
     def _step(self, engine: Engine, asked: dict[str, tuple[list[int], SamplingParams]], alone: Engine) -> None:
         for output in engine.step():

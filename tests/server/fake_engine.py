@@ -109,7 +109,7 @@ class FakeEngine:
     def cache_snapshot(self) -> CacheSnapshot:
         by_kind = {"kv": KindBytes(48, 64), "state": KindBytes(20, 30)}
         stats = CacheStats(queries=100, hits=60, matched=80)
-        return CacheSnapshot(True, True, None, 64, 1000, 940, by_kind, 32, 2, stats)
+        return CacheSnapshot(True, True, None, 64, 1000, 940, 30, 3, 10, by_kind, 32, 2, stats)
 
     async def reset_prefix_cache(self) -> bool:
         return True

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from milepost.cache.keys import BLOCK_BYTES, TOKEN_BYTES, pack
 from milepost.cache.memory import Ids, IntegrityError, Memory
+from milepost.cache.pins import Pin
 from milepost.cache.retention import floor_to_grid
 from milepost.cache.stakes import Thing
 from milepost.cache.states import Holding, States
@@ -18,8 +19,8 @@ from milepost.specs import BLOCK_SIZE, CHUNK
 Holdings = Mapping[Sequence, Holding]
 
 
-def check(store: Store, holdings: Holdings, states: States | None) -> None:
-    """Raises IntegrityError unless, with `holdings` of all sequences that are admitted:
+def check(store: Store, holdings: Holdings, states: States | None, pins: list[Pin]) -> None:
+    """Raises IntegrityError unless, with `holdings` of all sequences that are admitted, and with `pins`:
 
     - every block and slot in use belongs to the tree or to one sequence, and everything else is free, once;
     - the tree hangs together: each node continues its parent under its own first block, checkpoints lie on the grid
@@ -29,8 +30,9 @@ def check(store: Store, holdings: Holdings, states: States | None) -> None:
       it goes on from is that of its last grid point;
     - no limit is passed.
     """
-    _check_tree(store, [holding.hold for holding in holdings.values() if holding.hold is not None])
-    _check_sums(store, holdings)
+    holds = [holding.hold for holding in holdings.values() if holding.hold is not None]
+    _check_tree(store, [*holds, *(pin.hold for pin in pins)])
+    _check_sums(store, holdings, pins)
     for seq, holding in holdings.items():
         _check_sequence(store, seq, holding)
     _check_owners(store, holdings, states)
@@ -70,7 +72,6 @@ def _check_tree(store: Store, holds: list[Hold]) -> None:
 def _check_shape(tree: Tree, node: Node, where: str, has_kv: bool) -> None:
     num_blocks = node.length // BLOCK_SIZE if has_kv else 0
     _require(len(node.tokens) % BLOCK_BYTES == 0 and len(node.blocks) == num_blocks, f"{where} has other blocks")
-    _require(node.spared >= 0, f"{where} is unpinned too often")
     if node.parent is None:
         _require(tree.roots.get(node.scope) is node and not node.length, f"{where} is a root and has tokens")
         _require(bool(node.children or node.ends), f"the root of {node.scope!r} is empty and kept")
@@ -82,15 +83,16 @@ def _check_shape(tree: Tree, node: Node, where: str, has_kv: bool) -> None:
         _require(bool(useful), f"{where} is kept for nothing")
 
 
-def _check_sums(store: Store, holdings: Holdings) -> None:
+def _check_sums(store: Store, holdings: Holdings, pinned_prefixes: list[Pin]) -> None:
     tree = store.tree
     nodes = list(tree)
     checkpoints = [checkpoint for node in nodes for checkpoint in node.checkpoints]
     pins = Counter(id(holding.state) for holding in holdings.values() if holding.state is not None)
+    pins.update(id(pin.checkpoint) for pin in pinned_prefixes if pin.checkpoint is not None)
     for checkpoint in checkpoints:
         pinned = pins.pop(id(checkpoint), 0)
         _require(checkpoint.pins == pinned, f"slot {checkpoint.slot} counts {checkpoint.pins} pins, not {pinned}")
-    _require(not pins, "a sequence starts from a state that is gone")
+    _require(not pins, "a sequence starts from a state that is gone, or it is pinned")
     _require(tree.num_tokens == sum(node.length for node in nodes), "the sum of tokens is wrong")
     _require(tree.num_held == sum(node.held for node in nodes), "the sum of held tokens is wrong")
     _require(tree.num_checkpoints == len(checkpoints), "the number of checkpoints is wrong")

@@ -72,6 +72,13 @@ def root_key(fingerprint: bytes, scope: str, hash_function: HashFunction = diges
     return hash_function(len(fingerprint).to_bytes(8, "little") + fingerprint + encoded)
 
 
+def prefix_id(scope: str, tokens: Sequence[int]) -> str:
+    """The name of a prefix in its scope: the same for the same tokens, and nobody guesses it without the scope's."""
+    packed = bytearray()
+    pack(packed, tokens)
+    return f"prefix-{digest(root_key(b'', scope) + packed).hex()}"
+
+
 def block_keys(packed: bytes | bytearray, root: bytes, hash_function: HashFunction = digest) -> Iterator[bytes]:
     """Keys of the full blocks of packed tokens, from block 0 on; `root` is the key before it."""
     parent = root

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from milepost.errors import ConfigError
+from milepost.specs import BLOCK_SIZE, CHUNK
 
 GiveBack = Callable[[Sequence[int], Sequence[int]], None]
 """Told free blocks and free checkpoint slots whose pages the machine may have back; their contents are lost."""
@@ -55,6 +56,11 @@ class Memory:
     @property
     def free_bytes(self) -> int:
         return self.limit_bytes - self.used_bytes
+
+    def prefix_bytes(self, num_tokens: int) -> int:
+        """Of the whole blocks of so many tokens, and of one state at the last grid point there."""
+        state = self.checkpoint_bytes if num_tokens >= CHUNK else 0
+        return num_tokens // BLOCK_SIZE * self.block_bytes + state
 
     def take(self, num_blocks: int, num_slots: int) -> tuple[list[int], list[int]] | None:
         """So many blocks and slots, contents undefined; None, and nothing changed, if the bytes lack."""

@@ -9,6 +9,7 @@ from milepost.cache import integrity
 from milepost.cache.keys import pack
 from milepost.cache.memory import IntegrityError, Memory
 from milepost.cache.misses import explain
+from milepost.cache.pins import Pins
 from milepost.cache.retention import Retention, floor_to_grid
 from milepost.cache.states import Holding, States
 from milepost.cache.stats import CacheStats
@@ -57,6 +58,8 @@ class PrefixCache:
         self.memory = memory
         self._store = Store(memory, self.stats)
         self._tree = self._store.tree
+        self.pins = Pins(self._store)
+        """Prefixes that eviction cannot have."""
         self._states = States(self._store, self.retention, num_seqs) if memory.checkpoint_bytes else None
         self._holdings: dict[Sequence, Holding] = {}
         self.max_num_tokens = _longest(memory)
@@ -92,12 +95,12 @@ class PrefixCache:
 
     @property
     def available_bytes(self) -> int:
-        """What grow() could hand out: free, or kept for others and used by nobody now."""
+        """What grow() could hand out: free, or kept for others, used by nobody now and not pinned."""
         return self._store.available_bytes
 
     @property
     def usage(self) -> float:
-        """Fraction of the memory that sequences hold, from 0 to 1."""
+        """Fraction of the memory that sequences hold or that is pinned, from 0 to 1."""
         return 1 - self.available_bytes / self.memory.limit_bytes
 
     def scope(self, seq: Sequence) -> Scope:
@@ -239,20 +242,22 @@ class PrefixCache:
         """
         return limit
 
-    def pin(self, tokens: Many[int], scope: Scope = "") -> int:
-        """Eviction spares what is known of these tokens, and the deepest state there, as long as there is anything else
-        to give up; a sequence that could not run otherwise gets it. Returns the tokens pinned, whole blocks."""
-        return self._spare(tokens, scope, 1)
-
-    def unpin(self, tokens: Many[int], scope: Scope = "") -> int:
-        """Undoes one pin() of the same tokens; returns the tokens that it still found."""
-        return self._spare(tokens, scope, -1)
+    def resident(self, tokens: Many[int], scope: Scope = "") -> int:
+        """How many of these tokens a longer text would resume now."""
+        packed = bytearray()
+        pack(packed, tokens)
+        node, matched = self._tree.match(scope, packed, len(tokens))
+        if not self.has_states:
+            return matched
+        checkpoint = self._tree.deepest(node, matched)
+        return checkpoint.depth if checkpoint else 0
 
     def reset(self) -> bool:
         """Forgets every prefix, pinned ones too; False, and nothing changed, while a sequence holds memory."""
         if self._holdings:
             return False
         self._store.clear()
+        self.pins.clear()
         return True
 
     def check(self, sequences: Iterable[Sequence]) -> None:
@@ -260,7 +265,7 @@ class PrefixCache:
         sequences = list(sequences)
         if set(sequences) != set(self._holdings):
             raise IntegrityError("the sequences that hold blocks are not those expected")
-        integrity.check(self._store, self._holdings, self._states)
+        integrity.check(self._store, self._holdings, self._states, list(self.pins))
 
     def _find(self, seq: Sequence) -> tuple[Node | None, int, int, Checkpoint | None]:
         """Where the longest known prefix of `seq` ends, its length, how much of it can be resumed, and the state to
@@ -316,14 +321,10 @@ class PrefixCache:
             kind = "kv" if state is None else "answer" if state.in_answer else state.kind
             self.stats.resumed_from[kind] += 1
         if state is not None:
+            self.stats.checkpoints_used += not state.hits
             state.hits += 1
         if holding.found is not None:
             count_hit(holding.found, matched)
-
-    def _spare(self, tokens: Many[int], scope: Scope, by: int) -> int:
-        packed = bytearray()
-        pack(packed, tokens)
-        return self._store.spare(scope, packed, by)
 
 
 def _longest(memory: Memory) -> int:

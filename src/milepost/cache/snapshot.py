@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from milepost.cache.prefix_cache import PrefixCache
 from milepost.cache.stats import CacheStats
+from milepost.specs import BLOCK_SIZE
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +22,8 @@ class KindBytes:
 @dataclass(frozen=True, slots=True)
 class CacheSnapshot:
     """`enabled`, `interval` (see `Retention`), `unit` (tokens between places where a sequence can resume): the policy.
-    `available_bytes`: of `limit_bytes`, those that no running sequence holds. `by_kind`: "kv" and "state"."""
+    `available_bytes`: of `limit_bytes`, those that no running sequence holds and that are not pinned. `token_bytes`: of
+    the keys and values of one token; `checkpoint_bytes`: of one recurrent state. `by_kind`: "kv" and "state"."""
 
     enabled: bool
     has_states: bool
@@ -29,6 +31,9 @@ class CacheSnapshot:
     unit: int
     limit_bytes: int
     available_bytes: int
+    pinned_bytes: int
+    token_bytes: int
+    checkpoint_bytes: int
     by_kind: Mapping[str, KindBytes]
     num_known_tokens: int
     num_checkpoints: int
@@ -46,6 +51,9 @@ def snapshot(cache: PrefixCache) -> CacheSnapshot:
         unit=cache.unit,
         limit_bytes=memory.limit_bytes,
         available_bytes=cache.available_bytes,
+        pinned_bytes=cache.pins.num_bytes,
+        token_bytes=memory.block_bytes // BLOCK_SIZE,
+        checkpoint_bytes=memory.checkpoint_bytes,
         by_kind={
             kind: KindBytes(ids.num_used * size, (ids.num_used + len(ids.warm)) * size)
             for kind, (ids, size) in sides.items()

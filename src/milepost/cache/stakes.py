@@ -23,8 +23,6 @@ from milepost.specs import BLOCK_SIZE, CHUNK
 LEAF_BONUS = 8.0
 PARTING_BONUS = 2.0
 STRANDED_BONUS = -4.0
-SPARED_BONUS = 1e6
-"""More than any other value: what an operator has pinned goes when nothing else is left."""
 
 Thing = Node | Checkpoint
 """What eviction gives up: the tail of a node that nothing continues, or a checkpoint."""
@@ -37,8 +35,7 @@ def stake_of(thing: Thing, tree: Tree, block_bytes: int, checkpoint_bytes: int) 
         return _tail(thing, tree, block_bytes, checkpoint_bytes) if idle else None
     if thing.node is None or thing.pins:
         return None
-    bonus = SPARED_BONUS if thing.spared else kind_bonus(thing.kind, thing.is_leaf)
-    return Stake(tree.gap(thing), checkpoint_bytes, thing.last_use, _hits(thing), bonus)
+    return Stake(tree.gap(thing), checkpoint_bytes, thing.last_use, _hits(thing), kind_bonus(thing.kind, thing.is_leaf))
 
 
 def kind_bonus(kind: Kind, is_leaf: bool) -> float:
@@ -49,8 +46,6 @@ def kind_bonus(kind: Kind, is_leaf: bool) -> float:
 
 
 def _tail(node: Node, tree: Tree, block_bytes: int, checkpoint_bytes: int) -> Stake:
-    if node.spared:
-        return Stake(BLOCK_SIZE, block_bytes, node.last_use, bonus=SPARED_BONUS)
     if not checkpoint_bytes:
         return Stake(BLOCK_SIZE, block_bytes, node.last_use, node.hits, PARTING_BONUS if node.end <= CHUNK else 0.0)
     if not node.checkpoints or node.deepest_checkpoint < node.end:

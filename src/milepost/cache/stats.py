@@ -19,8 +19,10 @@ class CacheStats:
 
     evicted_blocks        blocks of known prefixes given up for others
     checkpoints_made      states published
+    checkpoints_used      of those, resumed from once or more
     checkpoints_thinned   of those, given up alone: their KV stayed
-    checkpoints_evicted   given up with their KV
+    checkpoints_stranded  lost because their KV was given up: a checkpoint goes with it, none outlives it
+    pins_given_up         pinned prefixes that made room for a request which could not run otherwise
     resumed_from          sequences that resumed, by the kind of the checkpoint ("kv": from KV alone; "answer": from
                           one in an answer, whatever its kind)
     misses                sequences whose known prefix was not all resumed, by reason
@@ -33,8 +35,10 @@ class CacheStats:
     preempted_hits: int = 0
     evicted_blocks: int = 0
     checkpoints_made: int = 0
+    checkpoints_used: int = 0
     checkpoints_thinned: int = 0
-    checkpoints_evicted: int = 0
+    checkpoints_stranded: int = 0
+    pins_given_up: int = 0
     resumed_from: Counter[str] = field(default_factory=Counter)
     misses: Counter[MissReason] = field(default_factory=Counter)
 

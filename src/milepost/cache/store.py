@@ -11,7 +11,7 @@ from milepost.cache.misses import Forgotten, Unsound
 from milepost.cache.retention import Kind
 from milepost.cache.stakes import Thing, stake_of
 from milepost.cache.stats import CacheStats
-from milepost.cache.tree import Checkpoint, Hold, Node, Packed, Scope, Tree, ancestors
+from milepost.cache.tree import Checkpoint, Hold, Node, Packed, Tree
 from milepost.specs import BLOCK_SIZE, CHUNK
 
 TICK = 1e-9
@@ -93,25 +93,6 @@ class Store:
                 return
             node = node.parent
 
-    def spare(self, scope: Scope, packed: Packed, by: int) -> int:
-        """Known tokens of a prefix are spared by eviction (`by` 1) or no longer (-1); returns how many."""
-        node, depth = self.tree.match(scope, packed, len(packed) // TOKEN_BYTES)
-        if node is None or not depth:
-            return 0
-        if by > 0 and depth < node.end:
-            node = self.tree.split(node, depth)
-        self.unsound.clear()
-        path = [node, *ancestors(node)]
-        for part in path:
-            part.spared = max(0, part.spared + by)
-            self.policy.offer(part)
-        points = (c for part in path for c in reversed(part.checkpoints) if c.depth <= depth and c.spared + by >= 0)
-        checkpoint = next(points, None)
-        if checkpoint is not None:
-            checkpoint.spared += by
-            self.policy.offer(checkpoint)
-        return depth
-
     def clear(self) -> None:
         """Forgets everything; nobody may hold anything."""
         for node in self.tree:
@@ -149,4 +130,4 @@ class Store:
         blocks, gone = self.tree.trim(node, end)
         self.memory.free(blocks, [checkpoint.slot for checkpoint in gone])
         self.stats.evicted_blocks += len(blocks)
-        self.stats.checkpoints_evicted += len(gone)
+        self.stats.checkpoints_stranded += len(gone)

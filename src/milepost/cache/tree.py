@@ -21,7 +21,7 @@ Packed = bytes | bytearray
 @dataclass(slots=True, eq=False)
 class Checkpoint:
     """The recurrent state after the first `depth` tokens of the path to `node`, in `slot`. `pins`: sequences that start
-    from it now; `hits`: that have done so. `node` is None once it is gone."""
+    from it now, and prefixes that are pinned with it; `hits`: that have done so. `node` is None once it is gone."""
 
     node: Node | None
     depth: int
@@ -31,7 +31,6 @@ class Checkpoint:
     in_answer: bool = False
     hits: int = 0
     pins: int = 0
-    spared: int = 0
     entry: int = 0
 
     @property
@@ -42,7 +41,8 @@ class Checkpoint:
 
 @dataclass(slots=True, eq=False)
 class Hold:
-    """A sequence's claim on the first `depth` tokens of the path to `node`, which contains that place."""
+    """The claim of a sequence, or of a pinned prefix, on the first `depth` tokens of the path to `node`, which contains
+    that place."""
 
     node: Node
     depth: int
@@ -71,7 +71,6 @@ class Node:
     below: int = 0
     held: int = 0
     hits: int = 0
-    spared: int = 0
     entry: int = 0
 
     @property
@@ -243,7 +242,7 @@ class Tree:
         if node.parent is None or not node.start < depth < node.end:
             raise IntegrityError(f"a node of tokens {node.start} to {node.end} is split at {depth}")
         length = depth - node.start
-        upper = Node(node.parent, node.scope, node.start, last_use=node.last_use, hits=node.hits, spared=node.spared)
+        upper = Node(node.parent, node.scope, node.start, last_use=node.last_use, hits=node.hits)
         upper.tokens, upper.blocks = node.tokens[: length * TOKEN_BYTES], node.blocks[: length // BLOCK_SIZE]
         node.parent.children[node.key] = upper
         del node.tokens[: length * TOKEN_BYTES], node.blocks[: length // BLOCK_SIZE]
@@ -319,7 +318,7 @@ class Tree:
         """The node that holds new `tokens` after `depth` in `node`: the same, lengthened, where nothing parts there."""
         if depth < node.end:
             node = self.split(node, depth)
-        if node.parent is None or node.children or node.spared:
+        if node.parent is None or node.children:
             child = Node(node, node.scope, depth)
             node.children[bytes(tokens[:BLOCK_BYTES])] = child
             for checkpoint in node.checkpoints[-1:]:

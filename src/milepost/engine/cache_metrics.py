@@ -12,8 +12,10 @@ from milepost.request import MissReason
 COUNTERS = {
     "prefix_cache_matched_tokens": "Prompt tokens whose keys and values were found, resumed or not.",
     "checkpoints_made": "Recurrent states kept for others.",
+    "checkpoints_used": "Of these, resumed from once or more.",
     "checkpoints_thinned": "Recurrent states given up alone: their keys and values stayed.",
-    "checkpoints_evicted": "Recurrent states given up with their keys and values.",
+    "checkpoints_stranded": "Recurrent states lost because their keys and values were given up; none outlives them.",
+    "pins_given_up": "Pinned prefixes that made room for a request which could not run otherwise.",
     "evicted_blocks": "Blocks of known prefixes given up for others.",
 }
 
@@ -36,6 +38,8 @@ class CacheMetrics:
         self._misses = {reason: misses.labels(model_name, reason) for reason in get_args(MissReason)}
         self._used = self._bytes("cache_used_bytes", "Of running samples and known prefixes, by kind.", registry)
         self._resident = self._bytes("cache_resident_bytes", "With pages in memory, by kind.", registry)
+        about = "Of prefixes that are pinned; what two share counts once."
+        self._pinned = Gauge("milepost:cache_pinned_bytes", about, ["model_name"], registry=registry).labels(model_name)
         self._seen: dict[str, int] = {}
 
     def load(self, cache: CacheSnapshot) -> None:
@@ -43,14 +47,17 @@ class CacheMetrics:
         totals = {
             "prefix_cache_matched_tokens": stats.matched,
             "checkpoints_made": stats.checkpoints_made,
+            "checkpoints_used": stats.checkpoints_used,
             "checkpoints_thinned": stats.checkpoints_thinned,
-            "checkpoints_evicted": stats.checkpoints_evicted,
+            "checkpoints_stranded": stats.checkpoints_stranded,
+            "pins_given_up": stats.pins_given_up,
             "evicted_blocks": stats.evicted_blocks,
         }
         for name, counter in self._counters.items():
             self._follow(counter, name, totals[name])
         for reason, counter in self._misses.items():
             self._follow(counter, reason, stats.misses[reason])
+        self._pinned.set(cache.pinned_bytes)
         for kind, size in cache.by_kind.items():
             self._used[kind].set(size.used)
             self._resident[kind].set(size.resident)

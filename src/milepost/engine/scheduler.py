@@ -52,8 +52,9 @@ class Scheduler:
     for each to grow, so that it does not have to go again at once. The first in line that does not fit holds up those
     behind it, who would otherwise starve it. When a running sequence cannot grow, the least important one is preempted
     (perhaps itself): it gives back its memory and computes again later, from whatever is then still cached. The most
-    important one is never preempted, so every sequence gets there in the end; a sequence that no longer fits the whole
-    cache ends with "length". States that are merely worth keeping get memory last, when the step has all it needs.
+    important one is never preempted, and when it is left alone what is pinned yields to it, so every sequence gets
+    there in the end; one that no longer fits the whole cache ends with "length". States that are merely worth keeping
+    get memory last, when the step has all it needs.
 
     **Shared prefixes.** While a running sequence computes what a waiting one shares with it, that one waits, to resume
     from there; those behind it may go ahead. Samples of one request are the plainest case (see `followers.py`).
@@ -151,6 +152,11 @@ class Scheduler:
         if not siblings:
             del self._requests[seq.request_id]
 
+    def unpin(self, name: str) -> bool:
+        """The pinned prefix is like any other again; False if there is none of that name."""
+        self._blocked = None  # its memory can be had
+        return self.cache.pins.remove(name)
+
     def schedule(self, now: float) -> Step:
         """The next step, at time `now` (seconds). It has pieces whenever there is work that was not just ended."""
         self._num_steps += 1
@@ -226,7 +232,7 @@ class Scheduler:
             start = seq.num_computed
             end = self.cache.piece_end(seq, start, start + rows[seq])
             # The most important come first, so whoever has to go is not in `pieces` yet.
-            while seq.status is Status.RUNNING and not self.cache.grow(seq, end):
+            while seq.status is Status.RUNNING and not self._gets_memory(seq, end):
                 preempted.append(self._preempt(self._running.last))
             if seq.status is Status.RUNNING:
                 pieces.append(Piece(seq, start, end))
@@ -249,12 +255,19 @@ class Scheduler:
             self._enter(seq, now)
             alone = self._candidate() is None
             end = self.cache.piece_end(seq, start, start + min(seq.num_tokens - start, _part_of(left, alone)))
-            if not self.cache.grow(seq, end):  # memory refused what the books allow: another step may have it
+            if not self._gets_memory(seq, end):  # memory refused what the books allow: another step may have it
                 self._put_back(seq)
                 break
             pieces.append(Piece(seq, start, end))
             left -= end - start
         return left
+
+    def _gets_memory(self, seq: Sequence, end: int) -> bool:
+        """For rows up to `end`. One that runs alone, and could not go on otherwise, takes what is pinned."""
+        while not self.cache.grow(seq, end):
+            if len(self._running) > 1 or not self.cache.pins.give_up():
+                return False
+        return True
 
     def _hand_out_rest(self, pieces: list[Piece], left: int) -> None:
         """Rows that nobody behind has wanted lengthen the pieces, the most important first, where memory is free."""
