@@ -28,10 +28,12 @@ SHAPE = Shape(
 
 
 def moved(model: TinyModel) -> TinyModel:
-    """Norms and decays that start at ones or zeros are moved, so that they matter."""
+    """Norms, decays and attention's output, which start at ones or zeros, are moved, so that they matter."""
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
-        for parameter in model.parameters():
+        for name, parameter in model.named_parameters():
+            if name.endswith("o_proj.weight"):
+                parameter += parameter.shape[1] ** -0.5 * torch.randn(parameter.shape, generator=generator)
             if parameter.ndim == 1:
                 parameter += 0.3 * torch.randn(parameter.shape, generator=generator)
     return model

@@ -47,9 +47,14 @@ def test_the_ids_of_a_chat(tokenizer: Tokenizer, tmp_path: Path) -> None:
     assert encoder.prompt_ids(conversation) == prompt
 
 
-def test_answers_and_their_ends_are_marked(tokenizer: Tokenizer) -> None:
+def test_answers_and_their_ends_are_marked_and_of_recaps_the_values(tokenizer: Tokenizer) -> None:
     conversation = training_conversation(3, 256)
-    ids, is_answer = ChatEncoder(tokenizer).training_ids(conversation)
-    marked = tokenizer.decode([id for id, yes in zip(ids, is_answer, strict=True) if yes], skip_special_tokens=False)
-    assert marked == "".join(turn.question.answer + END for turn in conversation.turns)
+    ids, is_learnt = ChatEncoder(tokenizer).training_ids(conversation)
+    marked = tokenizer.decode([id for id, yes in zip(ids, is_learnt, strict=True) if yes], skip_special_tokens=False)
+    questions = [turn.question for turn in conversation.turns]
+    assert any(question.values for question in questions)
+    assert marked == "".join(
+        "".join(f" {known.value}" for known in question.values) if question.values else question.answer + END
+        for question in questions
+    )
     assert ids[-1] == token_id(tokenizer, END)

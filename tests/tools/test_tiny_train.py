@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 from tools.tiny.batches import batch_of
+from tools.tiny.gradients import Gradients
 from tools.tiny.model import Shape, TinyModel
 from tools.tiny.optimiser import Optimiser, rate_at
 from tools.tiny.tasks import KINDS
@@ -23,7 +24,7 @@ SHAPE = Shape(
     value_dim=8,
 )
 TOKENIZER = train_tokenizer(100, SHAPE.vocab_size)
-PLAN = Plan(minutes=1.0, batch_tokens=600, lengths=((0.0, 128),), rate=1.0, narrow=False, seed=3, blind=0.5)
+PLAN = Plan(minutes=1.0, batch_tokens=600, lengths=((0.0, 128),), rate=1.0, narrow=False, seed=3, blind=((0.0, 0.5),))
 
 
 def test_batches() -> None:
@@ -102,3 +103,27 @@ def test_gradients_that_are_not_finite_change_nothing() -> None:
     optimiser.step(0.5)
     for one, other in zip(before, model.parameters(), strict=True):
         assert torch.equal(one, other)
+
+
+def test_threads_find_the_same_gradients() -> None:
+    encoder = ChatEncoder(TOKENIZER)
+    batch = batch_of(encoder, 0, 4096, 128, 0, token_id(TOKENIZER, PAD))
+    attends = (torch.arange(len(batch.inputs)) % 2).float()
+    found = []
+    for num_threads in (1, 2, 3):
+        model = TinyModel(SHAPE)
+        loss, logits = Gradients(model, num_threads, narrow=False).find(batch, attends)
+        found.append([torch.tensor(loss), logits, *(weight.grad for weight in model.parameters())])
+    for others in found[1:]:
+        for one, other in zip(found[0], others, strict=True):
+            assert one is not None
+            assert other is not None
+            assert torch.allclose(one, other, rtol=1e-4, atol=1e-6)
+    whole = TinyModel(SHAPE)
+    rows = whole.hidden(batch.inputs, attends).flatten(0, 1)[batch.places]
+    loss = torch.nn.functional.cross_entropy(whole.logits(rows), batch.targets)
+    torch.autograd.backward(loss)
+    assert abs(loss.item() - float(found[0][0] or 0)) < 1e-4
+    for weight, gradient in zip(whole.parameters(), found[0][2:], strict=True):
+        assert weight.grad is not None
+        assert torch.allclose(weight.grad, gradient, rtol=1e-3, atol=1e-6)

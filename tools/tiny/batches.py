@@ -7,7 +7,7 @@ from random import Random
 
 import torch
 
-from tools.tiny.tasks import KINDS, Conversation, training_conversation
+from tools.tiny.tasks import KINDS, training_conversation
 from tools.tiny.tokenizer import ChatEncoder
 
 STEP = 64
@@ -32,24 +32,22 @@ def batch_of(encoder: ChatEncoder, step: int, num_tokens: int, max_length: int, 
     length = rng.randrange(max(STEP, max_length // 4), max_length + 1, STEP)
     inputs, places, targets, kinds = [], list[int](), list[int](), list[int]()
     for row in range(max(1, round(num_tokens / length))):
-        conversation, ids, is_answer = _with_an_answer(encoder, rng, length)
+        ids, learnt = _with_an_answer(encoder, rng, length)
         inputs.append(ids[:length] + [pad] * (length - len(ids)))
-        turn = -1
         for i in range(1, len(ids)):
-            if not is_answer[i]:
+            if learnt[i] is None:
                 continue
-            turn += not is_answer[i - 1]
             places.append(row * length + i - 1)
             targets.append(ids[i])
-            kinds.append(KINDS.index(conversation.turns[turn].question.kind))
+            kinds.append(KINDS.index(learnt[i]))
     return Batch(*(torch.tensor(part) for part in (inputs, places, targets, kinds)))
 
 
-def _with_an_answer(encoder: ChatEncoder, rng: Random, length: int) -> tuple[Conversation, list[int], list[bool]]:
-    """A conversation cut to `length` inputs and the target after the last, as `ChatEncoder.training_ids` gives it. A
-    story can be so long that the first question lies behind the cut: then another is drawn."""
+def _with_an_answer(encoder: ChatEncoder, rng: Random, length: int) -> tuple[list[int], list[str | None]]:
+    """A conversation cut to `length` inputs and the target after the last: token ids, and of which task each that is
+    learnt is. A story can be so long that the first question lies behind the cut: then another is drawn."""
     while True:
         conversation = training_conversation(rng.getrandbits(48), length)
-        ids, is_answer = encoder.training_ids(conversation)
-        if any(is_answer[: length + 1]):
-            return conversation, ids[: length + 1], is_answer[: length + 1]
+        ids, learnt = encoder.learnt_tasks(conversation)
+        if any(learnt[: length + 1]):
+            return ids[: length + 1], learnt[: length + 1]

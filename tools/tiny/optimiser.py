@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
@@ -20,14 +21,18 @@ MAX_NORM = 1.0
 class Optimiser:
     """All rates follow one schedule of `progress`, the part of the run that is done, 0 to 1."""
 
-    def __init__(self, model: TinyModel, scale: float = 1.0) -> None:
+    def __init__(self, model: TinyModel, scale: float = 1.0, num_threads: int = 1) -> None:
         named = list(model.named_parameters())
         matrices = [p for name, p in named if p.ndim == 2 and "embed_tokens" not in name]
         vectors = [p for _, p in named if p.ndim != 2]
         embedding = [p for name, p in named if "embed_tokens" in name]
+        self._threads = ThreadPoolExecutor(num_threads, "optimiser", torch.set_num_threads, (1,))
         self._all = [p for _, p in named]
         self._parts: list[torch.optim.Optimizer] = [
-            torch.optim.Muon(matrices, lr=MUON_RATE * scale, weight_decay=0.05, momentum=0.95, ns_steps=3),
+            *(
+                torch.optim.Muon(some, lr=MUON_RATE * scale, weight_decay=0.05, momentum=0.95, ns_steps=3)
+                for some in (matrices[::2], matrices[1::2])
+            ),
             torch.optim.AdamW(
                 [
                     {"params": embedding, "lr": ADAMW_RATE * scale, "weight_decay": 0.01},
@@ -44,9 +49,9 @@ class Optimiser:
         norm = float(torch.nn.utils.clip_grad_norm_(self._all, MAX_NORM))
         for group, rate in zip(self._groups(), self._rates, strict=True):
             group["lr"] = rate * rate_at(progress)
+        if math.isfinite(norm):
+            list(self._threads.map(lambda part: part.step(), self._parts))
         for part in self._parts:
-            if math.isfinite(norm):
-                part.step()
             part.zero_grad(set_to_none=True)
         return norm
 

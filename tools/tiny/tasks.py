@@ -17,7 +17,9 @@ from tools.tiny.world import Question, World
 RECALL = ("code", "number", "name", "word")
 STATE = ("place", "holder", "lamp", "box", "parity")
 OTHER = ("copy", "arithmetic", "talk")
-KINDS = RECALL + STATE + OTHER
+RECAP = "recap"
+KINDS = (*RECALL, *STATE, *OTHER, RECAP)
+"""A recap is for training alone: many values for few words."""
 
 _PIECES = re.compile(r"[A-Za-z]+|[0-9]{1,2}|[^A-Za-z0-9 ]")
 
@@ -48,10 +50,13 @@ def size_of(text: str) -> int:
     return len(_PIECES.findall(text))
 
 
+ASKED = (*RECALL, *STATE, *OTHER)
 WEIGHTS = (4, 4, 4, 4, 4, 4, 4, 4, 3, 1, 1, 0.5)
-"""How often each of KINDS is asked in training, where the story so far has something of that kind."""
+"""How often each of ASKED is asked in training, where the story so far has something of that kind."""
 EASY = 0.3
 """Share of the questions right after a sentence that they are about, in half of the conversations."""
+RECAPS = 0.3
+"""Share of the turns that are recaps, where something is known."""
 
 
 def training_conversation(seed: int, length: int) -> Conversation:
@@ -63,8 +68,11 @@ def training_conversation(seed: int, length: int) -> Conversation:
     story_first, asked = rng.random() < 0.5, set[str]()
     while size < length - 24:
         room = max(1, length - size - 24)
-        kind = rng.choices(KINDS, WEIGHTS)[0]
-        if not story_first and rng.random() < EASY:
+        kind = rng.choices(ASKED, WEIGHTS)[0]
+        recap = world.recap(rng.randint(3, 8)) if rng.random() < RECAPS else None
+        if recap is not None:
+            turns.append(Turn(_join(_story(world, rng.choice((0, 0, 20, 40))), recap.text), recap))
+        elif not story_first and rng.random() < EASY:
             turns.append(_turn(world, rng, "train", _about(world, kind), kind))
             asked.clear()
         else:
@@ -88,7 +96,7 @@ def _turn_of_any_kind(world: World, rng: Random, story: str, asked: set[str]) ->
     it is added, only if no other comes up soon."""
     tries = 0
     while True:
-        question, tries = _question(world, rng, "train", rng.choices(KINDS, WEIGHTS)[0]), tries + 1
+        question, tries = _question(world, rng, "train", rng.choices(ASKED, WEIGHTS)[0]), tries + 1
         if question is not None and (question.text not in asked or tries > 6):
             asked.add(question.text)
             return Turn(_join(story, question.text), question)
@@ -106,7 +114,7 @@ def examination(kind: str, seed: int, length: int) -> Conversation:
         story = _join(_story(world, rng.randint(0, length // 4)), world.happens_for(kind))
         final = world.question_for_the_end(kind)
     while seed % 2 and size < length // 2:
-        other = rng.choice([k for k in KINDS if k != kind])
+        other = rng.choice([k for k in ASKED if k != kind])
         turns.append(_turn(world, rng, "test", _join(story, _story(world, rng.randint(0, 60))), other))
         size += _size_of(turns[-1])
         story = ""

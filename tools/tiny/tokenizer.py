@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from itertools import chain
 from pathlib import Path
 
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from tools.tiny.tasks import Conversation, training_conversation
+from tools.tiny.tasks import Conversation, Turn, training_conversation
 
 VOCAB_SIZE = 1280
 USER, ASSISTANT, SYSTEM, END, PAD = "<|user|>", "<|assistant|>", "<|system|>", "<|end|>", "<|pad|>"
@@ -76,6 +75,18 @@ def save_tokenizer(tokenizer: Tokenizer, folder: Path, max_length: int) -> None:
     (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
 
 
+def _pieces(turn: Turn) -> list[tuple[str, str | None]]:
+    """The user's text, then the answer's, in pieces between which no token reaches, and the task of each that is
+    learnt."""
+    asked = turn.question
+    pieces: list[tuple[str, str | None]] = [(" " + turn.user, None)]
+    if not asked.values:
+        return [*pieces, (asked.answer, asked.kind)]
+    for i, known in enumerate(asked.values):
+        pieces += [((" " if i else "") + known.before, None), (" " + known.value, asked.kind), (known.after, None)]
+    return pieces
+
+
 class ChatEncoder:
     """Conversations to token ids. Text is encoded message by message; a message's end token belongs to it."""
 
@@ -84,20 +95,30 @@ class ChatEncoder:
         self._user, self._assistant, self._end = (token_id(tokenizer, name) for name in (USER, ASSISTANT, END))
 
     def training_ids(self, conversation: Conversation) -> tuple[list[int], list[bool]]:
-        """Token ids of the whole conversation, and for each whether it is of an answer (its end included)."""
+        """Token ids of the whole conversation, and for each whether it is learnt (see `learnt_tasks`)."""
+        ids, tasks = self.learnt_tasks(conversation)
+        return ids, [task is not None for task in tasks]
+
+    def learnt_tasks(self, conversation: Conversation) -> tuple[list[int], list[str | None]]:
+        """Token ids of the whole conversation, and for each that is learnt its task: an answer's tokens and its end; of
+        a recap the values alone."""
         ids: list[int] = []
-        is_answer: list[bool] = []
-        contents = chain.from_iterable((" " + turn.user, turn.question.answer) for turn in conversation.turns)
-        encoded = self._tokenizer.encode_batch_fast(list(contents), add_special_tokens=False)
-        for i, encoding in enumerate(encoded):
-            ids += [self._assistant if i % 2 else self._user, *encoding.ids, self._end]
-            is_answer += [False] + [bool(i % 2)] * (len(encoding.ids) + 1)
-        return ids, is_answer
+        tasks: list[str | None] = []
+        turns = [_pieces(turn) for turn in conversation.turns]
+        texts = [text for turn in turns for text, _ in turn]
+        encoded = iter(self._tokenizer.encode_batch_fast(texts, add_special_tokens=False))
+        for turn in turns:
+            for i, (_, task) in enumerate(turn):
+                opens, closes = i < 2, i in (0, len(turn) - 1)
+                found = next(encoded).ids
+                ids += [self._user if i == 0 else self._assistant] * opens + found + [self._end] * closes
+                tasks += [None] * opens + [task] * (len(found) + closes)
+        return ids, tasks
 
     def prompt_ids(self, conversation: Conversation) -> list[int]:
         """All but the last answer, and the token that asks for it."""
-        ids, is_answer = self.training_ids(conversation)
+        ids, is_learnt = self.training_ids(conversation)
         length = len(ids)
-        while is_answer[length - 1]:
+        while is_learnt[length - 1]:
             length -= 1
         return ids[:length]

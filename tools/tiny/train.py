@@ -1,4 +1,4 @@
-"""Trains milepost-tiny: `python -m tools.tiny.train FOLDER --minutes 110`. Stopped and started again, it goes on.
+"""Trains milepost-tiny: `python -m tools.tiny.train FOLDER --minutes 75`. Stopped and started again, it goes on.
 
 FOLDER/state.pt and FOLDER/tokenizer.json hold all that is needed to go on, FOLDER/log.jsonl what was reached,
 FOLDER/model the checkpoint.
@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from tokenizers import Tokenizer
 
 from tools.tiny.batches import Batch, batch_of
 from tools.tiny.checkpoint import save_checkpoint
+from tools.tiny.gradients import Gradients
 from tools.tiny.model import Shape, TinyModel
 from tools.tiny.optimiser import Optimiser
 from tools.tiny.tasks import KINDS
@@ -34,8 +34,8 @@ class Plan:
     """How a run goes. `lengths`: (part of the run at which it begins, longest conversation in tokens), in order.
 
     A batch has at least `batch_tokens` tokens, and as many as `ROWS` of the longest conversations: few while these are
-    short, for many updates. `blind`: the share of conversations read without attention, so that states learn to
-    remember what attention would find.
+    short, for many updates. `blind`: (part of the run, share of conversations read without attention), in order:
+    so states learn to remember what attention would find.
     """
 
     minutes: float
@@ -44,10 +44,13 @@ class Plan:
     rate: float
     narrow: bool
     seed: int
-    blind: float = 0.0
+    blind: tuple[tuple[float, float], ...] = ((0.0, 0.0),)
 
     def max_length(self, progress: float) -> int:
         return [length for start, length in self.lengths if start <= progress][-1]
+
+    def share_blind(self, progress: float) -> float:
+        return [share for start, share in self.blind if start <= progress][-1]
 
 
 class Tally:
@@ -81,12 +84,13 @@ class Tally:
 class Run:
     """A run in a folder. Time counts only while it trains, so a stop and a new start do not change the plan."""
 
-    def __init__(self, folder: Path, shape: Shape, plan: Plan, tokenizer: Tokenizer) -> None:
+    def __init__(self, folder: Path, shape: Shape, plan: Plan, tokenizer: Tokenizer, threads: int = 1) -> None:
         self.folder, self.plan = folder, plan
         folder.mkdir(parents=True, exist_ok=True)
         self.tokenizer, self.encoder, self.pad = tokenizer, ChatEncoder(tokenizer), token_id(tokenizer, PAD)
         self.model = TinyModel(shape, plan.seed)
-        self.optimiser = Optimiser(self.model, plan.rate)
+        self.optimiser = Optimiser(self.model, plan.rate, threads)
+        self.gradients = Gradients(self.model, threads, plan.narrow)
         self.step, self.tokens, self.seconds = 0, 0, 0.0
         self._resume()
 
@@ -117,21 +121,18 @@ class Run:
         length = plan.max_length(self.progress)
         num_tokens = max(plan.batch_tokens, ROWS * length)
         batch = batch_of(self.encoder, self.step, num_tokens, length, plan.seed, self.pad)
-        with torch.autocast("cpu", torch.bfloat16, enabled=plan.narrow):
-            rows = self.model.hidden(batch.inputs, self._attends(len(batch.inputs))).flatten(0, 1)[batch.places]
-        logits = self.model.logits(rows.float())
-        loss = F.cross_entropy(logits, batch.targets)
-        torch.autograd.backward(loss)
+        loss, logits = self.gradients.find(batch, self._attends(len(batch.inputs)))
         self.optimiser.step(self.progress)
         self.step, self.tokens = self.step + 1, self.tokens + batch.inputs.numel()
-        return batch, loss.item(), logits.detach()
+        return batch, loss, logits
 
     def _attends(self, rows: int) -> torch.Tensor | None:
         """Which conversations of this step are read with attention."""
-        if self.plan.blind == 0:
+        share = self.plan.share_blind(self.progress)
+        if share == 0:
             return None
         generator = torch.Generator().manual_seed(self.plan.seed * 1_000_003 + self.step)
-        return (torch.rand(rows, generator=generator) >= self.plan.blind).float()
+        return (torch.rand(rows, generator=generator) >= share).float()
 
     def save(self) -> None:
         """A whole file or the former one: written beside it and renamed."""
@@ -173,24 +174,32 @@ def tokenizer_in(folder: Path, vocab_size: int) -> Tokenizer:
     return Tokenizer.from_file(str(path))
 
 
+def _stages(text: str) -> tuple[tuple[float, float], ...]:
+    """Of "0:64,0.5:128": ((0, 64), (0.5, 128))."""
+    pairs = (pair.split(":") for pair in text.split(","))
+    return tuple((float(start), float(value)) for start, value in pairs)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--minutes", type=float, default=110)
+    parser.add_argument("--minutes", type=float, default=75)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--batch-tokens", type=int, default=2048)
     parser.add_argument(
-        "--lengths", default="0:64,0.04:128,0.2:256,0.4:512,0.56:1024,0.74:2048", help="PROGRESS:LONGEST, ..."
+        "--lengths", default="0:64,0.05:128,0.12:256,0.25:512,0.4:1024,0.55:2048", help="PROGRESS:LONGEST, ..."
     )
     parser.add_argument("--rate", type=float, default=1.0, help="factor of all learning rates")
     parser.add_argument("--fp32", action="store_true", help="no bf16 in the forward and backward passes")
-    parser.add_argument("--blind", type=float, default=0.0, help="share of conversations read without attention")
+    parser.add_argument(
+        "--blind", default="0:1,0.6:0.6", help="PROGRESS:SHARE of conversations read without attention, ..."
+    )
     parser.add_argument("--seed", type=int, default=0)
     for name in ("hidden_size", "intermediate_size", "num_layers", "delta_heads", "key_dim", "value_dim"):
         parser.add_argument(f"--{name.replace('_', '-')}", type=int, default=getattr(Shape, name))
-    parser.add_argument("--attention", default="0,3", help="numbers of the layers that are attention: 0,3")
+    parser.add_argument("--attention", default="2", help="numbers of the layers that are attention: 2,5")
     args = parser.parse_args()
-    torch.set_num_threads(args.threads)
+    torch.set_num_threads(1)
     shape = Shape(
         hidden_size=args.hidden_size,
         intermediate_size=args.intermediate_size,
@@ -200,10 +209,9 @@ def main() -> None:
         key_dim=args.key_dim,
         value_dim=args.value_dim,
     )
-    pairs = (pair.split(":") for pair in args.lengths.split(","))
-    lengths = tuple((float(start), int(length)) for start, length in pairs)
-    plan = Plan(args.minutes, args.batch_tokens, lengths, args.rate, not args.fp32, args.seed, args.blind)
-    Run(args.folder, shape, plan, tokenizer_in(args.folder, shape.vocab_size)).train()
+    lengths = tuple((start, int(length)) for start, length in _stages(args.lengths))
+    plan = Plan(args.minutes, args.batch_tokens, lengths, args.rate, not args.fp32, args.seed, _stages(args.blind))
+    Run(args.folder, shape, plan, tokenizer_in(args.folder, shape.vocab_size), args.threads).train()
 
 
 if __name__ == "__main__":

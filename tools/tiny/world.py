@@ -9,12 +9,21 @@ from random import Random
 from tools.tiny import words
 from tools.tiny.words import Split, made_up
 
-MAX_CHANGES = 4
+MAX_CHANGES = 2
 """Times that a lamp is flipped, or a box filled or emptied a little, before a sentence states its state anew."""
-MAX_COINS = 9
+MAX_COINS = 6
 NOBODY = "nobody"
 MAX_FACTS = 8
 """True at a time. One that has been asked for may be told anew, with another value."""
+
+
+@dataclass(frozen=True)
+class Known:
+    """Something that is so: the words before the value, the value, the words after it."""
+
+    before: str
+    value: str
+    after: str = "."
 
 
 @dataclass(frozen=True)
@@ -24,6 +33,8 @@ class Question:
     kind: str
     text: str
     answer: str
+    values: tuple[Known, ...] = ()
+    """Of a recap: its parts, which together are the answer, and of which only values are learnt."""
 
 
 @dataclass(frozen=True)
@@ -45,8 +56,20 @@ class Fact:
     """What is said once and stays true until it has been asked for."""
 
     topic: Topic
-    statement: str
-    question: Question
+    value: str
+
+    @property
+    def statement(self) -> str:
+        return self.topic.statement.format(self.value)
+
+    @property
+    def question(self) -> Question:
+        return Question(self.topic.kind, self.topic.question, self.topic.answer(self.value))
+
+    @property
+    def parts(self) -> tuple[str, str]:
+        """The words before the value, and the value, which is said last."""
+        return self.topic.statement.removesuffix(" {}."), self.value
 
 
 class World:
@@ -135,9 +158,8 @@ class World:
             return f"The {box} box has {_coins(self.coins_in[box])}."
         room, coins = MAX_COINS - self.coins_in[box], self.coins_in[box]
         put = self.rng.random() < 0.5 if room and coins else room > 0
-        amount = self.rng.randint(1, min(2, room if put else coins))
-        self.coins_in[box] += amount if put else -amount
-        return f"The {box} box {'gets' if put else 'loses'} {_coins(amount)}."
+        self.coins_in[box] += 1 if put else -1
+        return f"The {box} box {'gets' if put else 'loses'} {_coins(1)}."
 
     def _due(self, name: str) -> bool:
         """Counts a change; True, and from 0 again, when the state is to be stated anew."""
@@ -153,15 +175,29 @@ class World:
             return self._scenery()
         topic, value = found[-1], found[-1].value(self.rng)
         self.untold.remove(topic)
-        self.told.append(
-            Fact(topic, topic.statement.format(value), Question(topic.kind, topic.question, topic.answer(value)))
-        )
+        self.told.append(Fact(topic, value))
         return self.told[-1].statement
 
     def _scenery(self) -> str:
         return words.scenery(self.rng)
 
     # What can be asked.
+
+    def recap(self, size: int) -> Question | None:
+        """At most `size` of the things that are so, in any order; None if nothing has been said."""
+        known = [
+            *(Known(f"{who} is in the", place) for who, place in self.place_of.items()),
+            *(Known(f"The {thing} is with", who) for thing, who in self.holder_of.items()),
+            *(Known(f"The {lamp} lamp is", _on(is_on)) for lamp, is_on in self.lamp_is_on.items()),
+            *(Known(f"The {box} box has", *_coins(amount).split(" ")) for box, amount in self.coins_in.items()),
+            *(Known(*fact.parts) for fact in self.told),
+        ]
+        known = [Known(part.before, part.value, _end(part.after)) for part in known]
+        if not known:
+            return None
+        chosen = self.rng.sample(known, min(size, len(known)))
+        answer = " ".join(f"{part.before} {part.value}{part.after}" for part in chosen)
+        return Question("recap", "Say what is so.", answer, tuple(chosen))
 
     def _ask_place(self) -> Question | None:
         person = self._one_of(self.place_of)
@@ -237,6 +273,10 @@ def _some(rng: Random, found: list[Topic]) -> list[Topic]:
     chosen = firsts + rest[: rng.randint(2, MAX_FACTS - len(firsts))]
     rng.shuffle(chosen)
     return chosen
+
+
+def _end(after: str) -> str:
+    return after if after == "." else f" {after}."
 
 
 def _on(is_on: bool) -> str:
