@@ -277,9 +277,9 @@ class TinyModel(nn.Module):
                 deviation *= (2 * self.shape.num_layers) ** -0.5
             # Attention begins with nothing to say: states learn to remember before it does.
             weight.normal_(0, 0.0 if name.endswith(".o_proj.weight") else deviation)
-        for layer in self.model.layers:
-            if layer.linear_attn is not None:
-                layer.linear_attn.start_copying((2 * self.shape.num_layers) ** -0.5)
+        for module in self.modules():
+            if isinstance(module, GatedDelta):
+                module.start_copying((2 * self.shape.num_layers) ** -0.5)
 
 
 def _narrow(x: torch.Tensor) -> torch.Tensor:
