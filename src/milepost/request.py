@@ -17,9 +17,7 @@ class Status(Enum):
     FINISHED = "finished"
 
 
-MissReason = Literal[
-    "no prefix", "diverged", "state thinned", "evicted", "too short", "reading disabled", "not finite"
-]
+MissReason = Literal["no prefix", "diverged", "state thinned", "evicted", "too short", "reading disabled", "not finite"]
 """Why a sequence computes tokens that it might have resumed.
 
 no prefix         nothing that is known begins like it
@@ -51,8 +49,9 @@ class Sequence:
     are the same thing: computed rows catching up.
 
     For the prefix cache: `packed` are the first tokens as uint32, as far as they were needed; tokens are only ever
-    added. `breakpoints` are numbers of tokens after which prompts are expected to part. From row `num_sound` on nothing
-    may be shown to others (None: all is sound). Of its first admission the cache says how many tokens' keys and values
+    added. `boundaries` and `breakpoints` are numbers of tokens after which prompts are expected to part, by the form of
+    the chat (a message ends or begins there) and by the word of the client. From row `num_sound` on nothing may be
+    shown to others (None: all is sound). Of its first admission the cache says how many tokens' keys and values
     it found (`num_matched_tokens`), how many tokens need not be computed (`num_cached_tokens`), and in `miss` why
     they were not more; None: all that is known and can be resumed was.
     """
@@ -73,6 +72,7 @@ class Sequence:
     window_slot: int = 0
     grid_slots: list[int] = field(default_factory=list)
     packed: bytearray = field(default_factory=bytearray, repr=False)
+    boundaries: tuple[int, ...] = ()
     breakpoints: tuple[int, ...] = ()
     num_sound: int | None = None
     num_matched_tokens: int = 0

@@ -6,8 +6,9 @@ from milepost.request import Sequence
 from milepost.sampling_params import SamplingParams
 
 
-def sequence(num_tokens: int, breakpoints: tuple[int, ...] = ()) -> Sequence:
-    return Sequence("a", [0] * num_tokens, num_tokens, SamplingParams(), breakpoints=breakpoints)
+def sequence(num_tokens: int, breakpoints: tuple[int, ...] = (), boundaries: tuple[int, ...] = ()) -> Sequence:
+    tokens, params = [0] * num_tokens, SamplingParams()
+    return Sequence("a", tokens, num_tokens, params, breakpoints=breakpoints, boundaries=boundaries)
 
 
 def kept(interval: int | None, seq: Sequence, junction: int = 0) -> dict[int, Kind]:
@@ -40,12 +41,18 @@ def test_a_prompt_that_ends_on_the_grid_keeps_the_point_before_too() -> None:
 def test_of_two_reasons_the_stronger_counts() -> None:
     assert kept(0, sequence(600, (600,)), junction=320) == {320: "junction", 576: "breakpoint"}
     assert kept(0, sequence(600), junction=576) == {576: "junction"}
+    assert kept(0, sequence(600, (70,), (75, 130, 330, 600)), junction=320) == {
+        64: "breakpoint",
+        128: "boundary",
+        320: "junction",
+        576: "boundary",
+    }
     assert [stronger("grid", "end"), stronger("junction", "end"), stronger("end", "end")] == ["end", "junction", "end"]
 
 
 @pytest.mark.parametrize("interval", [None, 0, 128, 256])
 def test_the_deepest_point_is_the_last_that_is_kept(interval: int | None) -> None:
-    seq, retention = sequence(600, (330,)), Retention(interval)
+    seq, retention = sequence(600, (330,), (70, 400)), Retention(interval)
     for limit in range(641):
         points = [point for point in kept(interval, seq, junction=192) if point <= limit]
         assert retention.deepest(seq, 192, limit) == max(points, default=0)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from trees import Grove
 
 from milepost.cache.eviction import Stake
-from milepost.cache.stakes import LEAF_BONUS, PARTING_BONUS, STRANDED_BONUS, Thing, stake_of
+from milepost.cache.retention import Kind
+from milepost.cache.stakes import BREAKPOINT_BONUS, LEAF_BONUS, PARTING_BONUS, STRANDED_BONUS, Thing, stake_of
 from milepost.cache.tree import Checkpoint, Node
 
 TEXT = list(range(1000, 2000))
@@ -30,11 +31,21 @@ def test_a_checkpoint_stands_for_the_tokens_back_to_the_one_before() -> None:
     assert stake(grove, second) == Stake(192, 100, 3.0, bonus=LEAF_BONUS)
 
 
+def test_a_grid_point_stands_for_fewer_where_the_next_is_near() -> None:
+    grove, _, points = text_of(832, 256, 512, 576, 832)
+    assert [found.tokens for point in points if (found := stake(grove, point))] == [256, 256, 64, 256]
+    for point in points:
+        point.kind = "grid"
+    assert [found.tokens for point in points if (found := stake(grove, point))] == [256, 160, 64, 256]
+
+
 def test_places_inside_have_a_bonus_where_texts_part() -> None:
-    grove, _, points = text_of(256, 64, 128, 192, 256)
-    points[0].kind, points[1].kind, points[2].kind = "junction", "breakpoint", "grid"
-    stakes = [stake(grove, point) for point in points]
-    assert [found.bonus for found in stakes if found] == [PARTING_BONUS, PARTING_BONUS, 0.0, LEAF_BONUS]
+    kinds: list[Kind] = ["junction", "boundary", "breakpoint", "end", "grid", "end"]
+    grove, _, points = text_of(384, *range(64, 385, 64))
+    for point, kind in zip(points, kinds, strict=True):
+        point.kind = kind
+    bonuses = [found.bonus for point in points if (found := stake(grove, point))]
+    assert bonuses == [PARTING_BONUS, PARTING_BONUS, BREAKPOINT_BONUS, 0.0, 0.0, LEAF_BONUS]
 
 
 def test_a_grid_point_has_no_bonus_even_where_it_is_the_last() -> None:

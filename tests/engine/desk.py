@@ -68,13 +68,21 @@ class Desk:
         return [self.rng.randrange(1 << 31) for _ in range(num_tokens)]
 
     def send(
-        self, prompt: list[int], *, every_row: bool = False, breakpoints: tuple[int, ...] = (), salt: str = ""
+        self,
+        prompt: list[int],
+        *,
+        every_row: bool = False,
+        boundaries: tuple[int, ...] = (),
+        breakpoints: tuple[int, ...] = (),
+        salt: str = "",
     ) -> Sequence:
         """Puts a prompt in line."""
         self._num_asked += 1
         params = SamplingParams(prompt_logprobs=0 if every_row else None)
         name, prompt = str(self._num_asked), list(prompt)
-        seq = Sequence(name, prompt, len(prompt), params, breakpoints=breakpoints, cache_salt=salt)
+        seq = Sequence(
+            name, prompt, len(prompt), params, boundaries=boundaries, breakpoints=breakpoints, cache_salt=salt
+        )
         self.work.add(seq)
         return seq
 

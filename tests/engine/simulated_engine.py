@@ -39,6 +39,7 @@ class Arrival:
     abort_step: int | None
     abort_while_running: bool
     follows: str | None
+    boundaries: tuple[int, ...]
     breakpoints: tuple[int, ...]
     bad_row: int | None
 
@@ -53,6 +54,7 @@ class Arrival:
                 priority=self.priority,
                 arrival_time=float(self.step),
                 cache_salt=self.salt,
+                boundaries=self.boundaries,
                 breakpoints=self.breakpoints,
             )
             for index in range(self.params.n)
@@ -113,6 +115,7 @@ class Case:
             abort_step=step + rng.randrange(30) if rng.random() < 0.25 else None,
             abort_while_running=rng.random() < 0.5,
             follows=None if follows is None else follows.request_id,
+            boundaries=tuple(sorted(rng.randrange(1, 270) for _ in range(rng.choice([0, 0, 1, 3])))),
             breakpoints=tuple(rng.randrange(1, 270) for _ in range(rng.choice([0, 0, 1, 2]))),
             bad_row=rng.randrange(200) if rng.random() < 0.05 else None,
         )

@@ -4,22 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from milepost.errors import ConfigError
 from milepost.request import Sequence
 from milepost.specs import CHUNK
 
-Kind = Literal["grid", "end", "junction", "breakpoint"]
+Kind = Literal["grid", "end", "boundary", "junction", "breakpoint"]
 """Why a checkpoint is kept; where two reasons hold, the last one counts.
 
 grid        the interval reached it, nothing more
 end         of a prompt (the same prompt, and what goes on from it, come back) or of an answer (the next turn)
+boundary    where a message of a chat begins or ends: prompts part there if anywhere
 junction    where a sequence left a known prefix for the first time: the next to leave there resumes from it
-breakpoint  where the client or the chat template says that prompts part
+breakpoint  where the client says that prompts part
 """
 
-_ORDER: tuple[Kind, ...] = ("grid", "end", "junction", "breakpoint")
+_ORDER: tuple[Kind, ...] = get_args(Kind)
 
 
 def stronger(one: Kind, other: Kind) -> Kind:
@@ -37,8 +38,9 @@ class Retention:
 
     Special points of a sequence, all floored to the grid: its prompt's end, and the last place from which the same
     prompt can be resumed (one row must be computed, so that is a grid point lower where the prompt ends on the grid);
-    its breakpoints; its junction, where the KV that it matched ended, if it had to resume lower. The end of the answer
-    is known only when it is there: the cache keeps that one when it takes the sequence's memory back.
+    its message boundaries and breakpoints; its junction, where the KV that it matched ended, if it had to resume lower.
+    The end of the answer is known only when it is there: the cache keeps that one when it takes the sequence's memory
+    back.
     """
 
     interval: int | None = None
@@ -52,10 +54,12 @@ class Retention:
 
     def kind(self, seq: Sequence, junction: int, depth: int) -> Kind | None:
         """Why the state of `seq` after `depth` tokens, a grid point, is kept; None: it is not."""
-        if any(floor_to_grid(place) == depth for place in seq.breakpoints):
+        if _reached(depth, seq.breakpoints):
             return "breakpoint"
         if depth == junction:
             return "junction"
+        if _reached(depth, seq.boundaries):
+            return "boundary"
         if depth in _prompt_ends(seq):
             return "end"
         regular = self.interval is None or (self.interval > 0 and depth % self.interval == 0)
@@ -63,13 +67,18 @@ class Retention:
 
     def deepest(self, seq: Sequence, junction: int, limit: int) -> int:
         """The deepest grid point at or below `limit` tokens whose state `seq` keeps; 0 if there is none."""
-        points = [0, junction, *_prompt_ends(seq), *map(floor_to_grid, seq.breakpoints), *self._regular(limit)]
+        places = map(floor_to_grid, (*seq.boundaries, *seq.breakpoints))
+        points = [0, junction, *_prompt_ends(seq), *places, *self._regular(limit)]
         return max(point for point in points if point <= limit)
 
     def _regular(self, limit: int) -> Iterator[int]:
         if self.interval != 0:
             interval = self.interval or CHUNK
             yield limit // interval * interval
+
+
+def _reached(depth: int, places: tuple[int, ...]) -> bool:
+    return any(floor_to_grid(place) == depth for place in places)
 
 
 def _prompt_ends(seq: Sequence) -> tuple[int, int]:

@@ -1,7 +1,9 @@
 """What is at stake when a checkpoint or the tail of a text goes: the facts that `eviction.py` makes an order of.
 
     a checkpoint   tokens: those back to the checkpoint before it on its path. When it goes, its neighbour stands for
-                   more and is worth more: spacing widens with age and with pressure, gradually.
+                   more and is worth more: spacing widens with age and with pressure, gradually. A mere grid point
+                   serves only those who part before the next checkpoint, and where that is near it counts as little:
+                   otherwise it would outlive the message boundary just behind it.
     a tail         the last block of a text that nothing continues. In a model with states the checkpoint at its end
                    goes with it, and what leads there from the checkpoint before is lost too: its tokens and bytes are
                    those of both. A tail behind its last checkpoint is worth next to nothing: nobody can resume there,
@@ -10,10 +12,13 @@
 The last checkpoint of a text, where the same prompt or the next turn comes back, has the largest bonus: 8, as if it
 were 256 times as likely as any one place inside. So a conversation's end does not yield to another's spare checkpoints,
 however small they are beside its KV, before those are as far apart as conversations are long. Places where texts part
-have a small one; hits tell the rest.
+(junctions, message boundaries) have a small one, those that a client named a larger one; hits tell the rest.
 """
 
 from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Mapping
 
 from milepost.cache.eviction import Stake
 from milepost.cache.retention import Kind
@@ -22,7 +27,16 @@ from milepost.specs import BLOCK_SIZE, CHUNK
 
 LEAF_BONUS = 8.0
 PARTING_BONUS = 2.0
+BREAKPOINT_BONUS = 4.0
 STRANDED_BONUS = -4.0
+
+_INSIDE_BONUS: Mapping[Kind, float] = {
+    "grid": 0.0,
+    "end": 0.0,
+    "boundary": PARTING_BONUS,
+    "junction": PARTING_BONUS,
+    "breakpoint": BREAKPOINT_BONUS,
+}
 
 Thing = Node | Checkpoint
 """What eviction gives up: the tail of a node that nothing continues, or a checkpoint."""
@@ -35,14 +49,26 @@ def stake_of(thing: Thing, tree: Tree, block_bytes: int, checkpoint_bytes: int) 
         return _tail(thing, tree, block_bytes, checkpoint_bytes) if idle else None
     if thing.node is None or thing.pins:
         return None
-    return Stake(tree.gap(thing), checkpoint_bytes, thing.last_use, _hits(thing), kind_bonus(thing.kind, thing.is_leaf))
+    return Stake(
+        _tokens(thing, tree), checkpoint_bytes, thing.last_use, _hits(thing), kind_bonus(thing.kind, thing.is_leaf)
+    )
+
+
+def _tokens(checkpoint: Checkpoint, tree: Tree) -> int:
+    """Between its neighbours half as many, if that is less. Looks no further than its node: where texts part somebody
+    came back. It rises unannounced, when a neighbour goes, and never falls so."""
+    gap, node = tree.gap(checkpoint), checkpoint.node
+    if checkpoint.kind != "grid" or node is None or node.checkpoints[-1] is checkpoint:
+        return gap
+    after = node.checkpoints[bisect_right(node.checkpoints, checkpoint.depth, key=lambda other: other.depth)]
+    return min(gap, (gap + after.depth - checkpoint.depth) // 2)
 
 
 def kind_bonus(kind: Kind, is_leaf: bool) -> float:
     """For how much likelier than elsewhere somebody comes back to such a checkpoint."""
     if kind == "grid":
         return 0.0
-    return LEAF_BONUS if is_leaf else 0.0 if kind == "end" else PARTING_BONUS
+    return LEAF_BONUS if is_leaf else _INSIDE_BONUS[kind]
 
 
 def _tail(node: Node, tree: Tree, block_bytes: int, checkpoint_bytes: int) -> Stake:

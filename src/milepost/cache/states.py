@@ -96,7 +96,8 @@ class States:
     def plan_kept(self, seq: Sequence, holding: Holding) -> None:
         """Slots for the other grid points of the step that are to be kept, if they cost nothing that is worth more.
 
-        Special ones come first, then those that divide by the largest powers of two: so any that fit are spread evenly.
+        Special ones come first, a client's before others; of each sort those that divide by the largest powers of two: so
+        any that fit are spread evenly.
         """
         if not holding.planned or holding.hold is None:
             return
@@ -104,11 +105,11 @@ class States:
         kinds = {point: self._kind(seq, holding, point) for point in points if point not in holding.planned}
         base = self._store.tree.deepest(holding.hold.node, holding.hold.depth)
         taken = sorted([base.depth if base else 0, *holding.planned])
-        for special in (True, False):
-            wanted = [point for point, kind in kinds.items() if kind is not None and (kind != "grid") == special]
-            for point in sorted(wanted, key=lambda point: (-(point & -point), point)):
+        for level in (("breakpoint",), ("junction", "boundary", "end"), ("grid",)):
+            wanted = [(point, kind) for point, kind in kinds.items() if kind and kind in level]
+            for point, kind in sorted(wanted, key=lambda one: (-(one[0] & -one[0]), one[0])):
                 gap = point - taken[bisect_left(taken, point) - 1]
-                if not self._plan_one(holding, point, gap, kinds[point] or "grid"):
+                if not self._plan_one(holding, point, gap, kind):
                     break
                 insort(taken, point)
         self._name(seq, holding, points)
