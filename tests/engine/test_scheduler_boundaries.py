@@ -99,7 +99,8 @@ def test_compaction_resumes_at_a_place(shape: Shape, place: str, length: int, sh
     num_shared, num_fresh = int(length * share), 500
     desk = Desk(shape, shape.bytes(length + 30 + num_fresh + 30, 16), seats=2)
     text = desk.text(length)
-    desk.answer(desk.send(text, **at(place, num_shared, length // 3, length - 700, length - 200)), 30)
+    others = (length // 2, *(length - back for back in (900, 600, 300, 20)))
+    desk.answer(desk.send(text, **at(place, num_shared, *others)), 30)
     seq = desk.ask(text[:num_shared] + desk.text(num_fresh), 30)
     assert seq.num_cached_tokens >= 0.9 * num_shared
 

@@ -96,8 +96,8 @@ class States:
     def plan_kept(self, seq: Sequence, holding: Holding) -> None:
         """Slots for the other grid points of the step that are to be kept, if they cost nothing that is worth more.
 
-        Special ones come first, a client's before others; of each sort those that divide by the largest powers of two: so
-        any that fit are spread evenly.
+        Special ones come first, a client's before others; of each sort those that divide by the largest powers of two:
+        so any that fit are spread evenly.
         """
         if not holding.planned or holding.hold is None:
             return
