@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from milepost import __version__
-from milepost.cli import bench, chat, doctor, generate, serve, usage
+from milepost.cli import bench, chat, doctor, explain, generate, serve, usage
 from milepost.errors import MilepostError
 
 EXIT_ERROR = 2
@@ -27,6 +27,7 @@ app.command("generate")(generate.generate)
 app.command("chat")(chat.chat)
 app.command("bench")(bench.bench)
 app.command("doctor")(doctor.doctor)
+app.command("explain")(explain.explain)
 
 
 def _print_version(asked: bool) -> None:

@@ -95,7 +95,7 @@ def served_model(source: ModelSource, plan: MemoryPlan, vocab_size: int, config:
         vocab_size=vocab_size,
         eos_token_ids=eos,
         tokenizer=tokenizer,
-        chat_template=_chat_template(source, config.chat_template),
+        chat_template=chat_template_of(source, config.chat_template),
         default_sampling=sampling_defaults(source, config.generation_config),
     )
 
@@ -136,7 +136,8 @@ def caching_line(cache: PrefixCache) -> str:
     )
 
 
-def _chat_template(source: ModelSource, replacement: str | Path | None) -> ChatTemplate | None:
+def chat_template_of(source: ModelSource, replacement: str | Path | None) -> ChatTemplate | None:
+    """The model's, or what replaces it. ConfigError if that cannot be used; the model's own says so when it is."""
     stored = source.tokenizer
     own = stored.chat_template if stored else None
     template = own if replacement is None else chat_template_text(replacement)
