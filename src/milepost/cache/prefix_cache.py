@@ -213,6 +213,9 @@ class PrefixCache:
             if seq.num_sound is not None:
                 pack(seq.packed, seq.tokens)
                 self._store.unsound.add(self.scope(seq), seq.packed, seq.num_sound)
+        if self._states is not None:
+            self._states.publish(seq, holding)
+
     def release(self, seq: Sequence) -> None:
         """Takes back all that `seq` holds: at its end, abort or preemption.
 

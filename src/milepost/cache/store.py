@@ -100,6 +100,7 @@ class Store:
         self.tree.clear()
         self.policy.clear()
         self.forgotten.clear()
+        self.unsound.clear()
 
     def _pass(self, num_bytes: int) -> None:
         self._now += num_bytes / self.memory.limit_bytes
