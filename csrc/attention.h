@@ -265,6 +265,14 @@ void find_tokens(const Attention<T>& a, const Item& item, std::int64_t start, Sp
     }
 }
 
+/// Where a tile's scores go: [rows][TILE].
+struct Scores {
+    float* to;
+
+    void expect(std::int64_t) const {}
+    void put(std::int64_t r, std::int64_t c, vf sum) const { store(to + r * TILE + c, sum); }
+};
+
 /// One tile of tokens from `start` on, for the rows that see any of it.
 template <typename T>
 void add_tile(const Attention<T>& a, const Item& item, std::int64_t start, Workspace<T>& w) {
@@ -275,7 +283,7 @@ void add_tile(const Attention<T>& a, const Item& item, std::int64_t start, Works
     const T *keys[TILE], *values[TILE];
     find_tokens(a, item, start, any, keys, values);
     load_keys(keys, shape.dim, w.keys);
-    panel_sums(w.queries, padded<T>(shape.dim), w.keys, n, shape.dim, w.scores);
+    panel_sums(w.queries, padded<T>(shape.dim), w.keys, n, shape.dim, Ahead{}, Scores{w.scores});
     const auto span_of = [&](std::int64_t i) { return shape.seen(item.position(i), item.position(i), start, TILE); };
     for (std::int64_t i = 0; i < n; ++i)
         if (const Span span = span_of(i); !span.empty())

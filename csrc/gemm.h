@@ -7,14 +7,15 @@
 // Packing. Columns of out are in panels of PANEL, padded with zeros; within a panel, all columns' weights of one input
 // (fp32) or of two (bf16: the dot instructions' pairs) lie side by side:
 //     fp32  [panels][inputs][PANEL]          bf16  [panels][inputs / 2, rounded up][PANEL][2]
-// A panel is read from its first to its last byte, by one row as by many.
+// A panel is read from its first to its last byte, by one row as by many. While a block of rows goes through one panel, the
+// next is fetched from memory; the lines that results will go to are asked for before the last sums are made.
 #pragma once
 #include "parallel.h"
 #include "simd.h"
 
 namespace milepost {
 
-inline constexpr std::int64_t PANEL = 64, K_BLOCK = 512, ROW_BLOCK = 96;
+inline constexpr std::int64_t PANEL = 64, K_BLOCK = 2048, ROW_BLOCK = 96;
 
 // A tile: TILE_ROWS rows x TILE_VECTORS vectors of columns, all sums in registers.
 #if defined(MILEPOST_AVX512BF16) || defined(MILEPOST_AVX512)
@@ -67,49 +68,100 @@ inline void step(vf (&sums)[ROWS][TILE_VECTORS], const bf16* x, std::int64_t str
 #endif
 }
 
-/// Adds `groups` groups of inputs to the sums [ROWS][PANEL] of some columns of a panel.
-template <int ROWS, typename T>
-void tile(const T* x, std::int64_t stride, const T* w, std::int64_t groups, float* sums) {
-    vf held[ROWS][TILE_VECTORS];
-    for (int r = 0; r < ROWS; ++r)
-        for (int v = 0; v < TILE_VECTORS; ++v) held[r][v] = load(sums + r * PANEL + v * W);
-    for (std::int64_t g = 0; g < groups; ++g) step<ROWS>(held, x + g * GROUP<T>, stride, w + g * PANEL * GROUP<T>);
-    for (int r = 0; r < ROWS; ++r)
-        for (int v = 0; v < TILE_VECTORS; ++v) store(sums + r * PANEL + v * W, held[r][v]);
-}
+/// Memory that will be read soon, asked for a line at a time between arithmetic.
+struct Ahead {
+    const char *at, *end;
 
-template <int ROWS, typename T>
-void tile_of(std::int64_t rows, const T* x, std::int64_t stride, const T* w, std::int64_t groups, float* sums) {
-    if constexpr (ROWS > 1) {
-        if (rows < ROWS) return tile_of<ROWS - 1, T>(rows, x, stride, w, groups, sums);
+    void ask() {
+        if (at >= end) return;
+        __builtin_prefetch(at, 0, 2);
+        at += 64;
     }
-    tile<ROWS, T>(x, stride, w, groups, sums);
+};
+
+/// Adds `groups` groups of inputs to the sums of some columns of a panel: to those in sums [ROWS][PANEL], or to zeros if
+/// `first`. put(row, vector, sum) gets each when it is `last`, else sums does.
+template <int ROWS, typename T, typename F>
+void tile(const T* x, std::int64_t stride, const T* w, std::int64_t groups, float* sums, bool first, bool last, Ahead& ahead,
+          F put) {
+    vf held[ROWS][TILE_VECTORS] = {};
+    if (!first)
+        for (int r = 0; r < ROWS; ++r)
+            for (int v = 0; v < TILE_VECTORS; ++v) held[r][v] = load(sums + r * PANEL + v * W);
+    std::int64_t g = 0;
+    for (; g + 4 <= groups; g += 4) {
+        ahead.ask();
+        ahead.ask();
+        for (int i = 0; i < 4; ++i) step<ROWS>(held, x + (g + i) * GROUP<T>, stride, w + (g + i) * PANEL * GROUP<T>);
+    }
+    for (; g < groups; ++g) step<ROWS>(held, x + g * GROUP<T>, stride, w + g * PANEL * GROUP<T>);
+    for (int r = 0; r < ROWS; ++r)
+        for (int v = 0; v < TILE_VECTORS; ++v)
+            if (last)
+                put(r, v, held[r][v]);
+            else
+                store(sums + r * PANEL + v * W, held[r][v]);
 }
 
-/// sums [rows][PANEL] of one panel over all inputs; rows <= ROW_BLOCK. With an odd number of inputs in pairs, x must have one
-/// more value a row, which meets zero weights and must be finite.
-template <typename T>
-void panel_sums(const T* x, std::int64_t stride, const T* panel, std::int64_t rows, std::int64_t inputs, float* sums) {
+template <int ROWS, typename T, typename F>
+void tile_of(std::int64_t rows, const T* x, std::int64_t stride, const T* w, std::int64_t groups, float* sums, bool first,
+             bool last, Ahead& ahead, F put) {
+    if constexpr (ROWS > 1) {
+        if (rows < ROWS) return tile_of<ROWS - 1, T>(rows, x, stride, w, groups, sums, first, last, ahead, put);
+    }
+    tile<ROWS, T>(x, stride, w, groups, sums, first, last, ahead, put);
+}
+
+/// The sums of one panel over all inputs: to.put(row, column, W of them) for rows < `rows`, which is at most ROW_BLOCK; before
+/// the last sums of a row are made, to.expect(row). With an odd number of inputs in pairs, x must have one more value a row,
+/// which meets zero weights and must be finite.
+template <typename T, typename To>
+void panel_sums(const T* x, std::int64_t stride, const T* panel, std::int64_t rows, std::int64_t inputs, Ahead ahead,
+                const To& to) {
     const std::int64_t groups = (inputs + GROUP<T> - 1) / GROUP<T>, block = K_BLOCK / GROUP<T>;
-    for (std::int64_t i = 0; i < rows * PANEL; ++i) sums[i] = 0.0f;
-    for (std::int64_t g = 0; g < groups; g += block) {
+    float sums[ROW_BLOCK * PANEL];
+    std::int64_t g = 0;
+    do {  // once for no inputs too
         const std::int64_t count = groups - g < block ? groups - g : block;
-        for (std::int64_t r = 0; r < rows; r += TILE_ROWS)
+        const bool last = g + count == groups;
+        for (std::int64_t r = 0; r < rows; r += TILE_ROWS) {
+            for (std::int64_t i = r; last && i < rows && i < r + TILE_ROWS; ++i) to.expect(i);
             for (std::int64_t c = 0; c < PANEL; c += TILE_VECTORS * W)
                 tile_of<TILE_ROWS, T>(rows - r, x + r * stride + g * GROUP<T>, stride, panel + (g * PANEL + c) * GROUP<T>, count,
-                                      sums + r * PANEL + c);
-    }
+                                      sums + r * PANEL + c, g == 0, last, ahead,
+                                      [&](int i, int v, vf sum) { to.put(r + i, c + v * W, sum); });
+        }
+    } while ((g += block) < groups);
 }
 
-/// Rounds the sums (plus bias, if there is one) of a panel's first `columns` columns to out, whose rows are `stride` apart.
+/// Where a panel's sums go: the first `columns` columns, plus bias, if there is one, rounded, to rows of out `stride` apart.
 template <typename T>
-void finish(const float* sums, const T* bias, std::int64_t rows, std::int64_t columns, T* out, std::int64_t stride) {
-    for (std::int64_t r = 0; r < rows; ++r)
-        for_lanes(columns, [&](std::int64_t i, std::int64_t n) {
-            vf value = load(sums + r * PANEL + i);
-            if (bias) value += load_upto(bias + i, n);
-            store_upto(out + r * stride + i, value, n);
-        });
+struct Output {
+    T* out;
+    const T* bias;
+    std::int64_t columns, stride;
+
+    /// Asks for the lines of a row, to write them: rows whose strides are powers of two would else wait for each other.
+    void expect(std::int64_t r) const {
+        for (std::int64_t c = 0; c < PANEL; c += 64 / sizeof(T)) __builtin_prefetch(out + r * stride + c, 1, 3);
+    }
+
+    void put(std::int64_t r, std::int64_t c, vf sum) const {
+        const std::int64_t n = columns - c < W ? columns - c : W;
+        if (n <= 0) return;
+        if (bias) sum += load_upto(bias + c, n);
+        store_upto(out + r * stride + c, sum, n);
+    }
+};
+
+/// `rows` rows of x through one panel of weights. `next`: the panel that this thread will likely read after this one.
+template <typename T>
+void linear_panel(const T* x, std::int64_t x_stride, const T* panel, const T* next, std::int64_t rows, std::int64_t inputs,
+                  const Output<T>& to) {
+    // A few rows are done before memory could answer: then the processor's own guess does better.
+    const char* at = reinterpret_cast<const char*>(next);
+    const std::int64_t size = rows < 4 * TILE_ROWS ? 0 : (inputs + GROUP<T> - 1) / GROUP<T> * GROUP<T> * PANEL * sizeof(T);
+    panel_sums(x, x_stride, panel, rows, inputs, Ahead{at, at + size}, to);
 }
 
 /// x [rows, inputs], rows `x_stride` values apart; packed weights of [outputs, inputs]; bias [outputs] or null;
@@ -118,14 +170,15 @@ template <typename T>
 void linear(const T* x, std::int64_t x_stride, const T* packed, const T* bias, T* out, std::int64_t rows, std::int64_t inputs,
             std::int64_t outputs) {
     const std::int64_t panels = (outputs + PANEL - 1) / PANEL, row_blocks = (rows + ROW_BLOCK - 1) / ROW_BLOCK;
+    if (rows == 0) return;
+    // About equal blocks, of whole tiles: a small one would read all weights for few rows.
+    const std::int64_t tiles = (rows + TILE_ROWS - 1) / TILE_ROWS, block = (tiles + row_blocks - 1) / row_blocks * TILE_ROWS;
     const std::int64_t panel_size = (inputs + GROUP<T> - 1) / GROUP<T> * GROUP<T> * PANEL;
     parallel_for(row_blocks * panels, [&](std::int64_t task) {
-        const std::int64_t row = task / panels * ROW_BLOCK, panel = task % panels, column = panel * PANEL;
-        const std::int64_t count = rows - row < ROW_BLOCK ? rows - row : ROW_BLOCK;
-        const std::int64_t columns = outputs - column < PANEL ? outputs - column : PANEL;
-        float sums[ROW_BLOCK * PANEL];
-        panel_sums(x + row * x_stride, x_stride, packed + panel * panel_size, count, inputs, sums);
-        finish(sums, bias ? bias + column : nullptr, count, columns, out + row * outputs + column, outputs);
+        const std::int64_t row = task / panels * block, panel = task % panels, column = panel * PANEL;
+        const std::int64_t count = rows - row < block ? rows - row : block;
+        linear_panel(x + row * x_stride, x_stride, packed + panel * panel_size, packed + (panel + 1) % panels * panel_size, count,
+                     inputs, Output<T>{out + row * outputs + column, bias ? bias + column : nullptr, outputs - column, outputs});
     });
 }
 

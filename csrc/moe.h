@@ -62,11 +62,9 @@ void grouped_linear(const T* x, std::int64_t x_stride, const T* packed, const st
     parallel_for(static_cast<std::int64_t>(blocks.size()) * panels, [&](std::int64_t task) {
         const Block& block = blocks[task / panels];
         const std::int64_t panel = task % panels, column = panel * PANEL;
-        const std::int64_t columns = outputs - column < PANEL ? outputs - column : PANEL;
-        float sums[ROW_BLOCK * PANEL];
-        panel_sums(x + block.row * x_stride, x_stride, packed + (block.expert * panels + panel) * panel_size, block.rows, inputs,
-                   sums);
-        finish<T>(sums, nullptr, block.rows, columns, out + block.row * outputs + column, outputs);
+        const T* weights = packed + (block.expert * panels + panel) * panel_size;
+        linear_panel(x + block.row * x_stride, x_stride, weights, panel + 1 < panels ? weights + panel_size : weights, block.rows,
+                     inputs, Output<T>{out + block.row * outputs + column, nullptr, outputs - column, outputs});
     });
 }
 

@@ -38,18 +38,17 @@ FAULTS = (
     Fault(
         name="a sum order that depends on the row count",
         file="gemm.h",
-        right="for (std::int64_t g = 0; g < groups; ++g) step<ROWS>(held,",
-        wrong="""for (int odd = 0; odd < (ROWS == 1 ? 2 : 1); ++odd)
-        for (std::int64_t g = odd; g < groups; g += ROWS == 1 ? 2 : 1) step<ROWS>(held,""",
+        right="for (int i = 0; i < 4; ++i) step<ROWS>(held,",
+        wrong="for (int i = ROWS == 1 ? 3 : 0; i >= 0 && i < 4; i += ROWS == 1 ? -1 : 1) step<ROWS>(held,",
         tests=("exact/test_exact.py", "ops/test_linear_kernels.py"),
         keyword="llama or linear",
     ),
     Fault(
         name="one thread's share rounded differently",
         file="gemm.h",
-        right="store_upto(out + r * stride + i, value, n);",
-        wrong="""if (omp_get_thread_num() == 1) value = as_float(as_bits(value) & 0xffff0000u);
-            store_upto(out + r * stride + i, value, n);""",
+        right="store_upto(out + r * stride + c, sum, n);",
+        wrong="""if (omp_get_thread_num() == 1) sum = as_float(as_bits(sum) & 0xffff0000u);
+        store_upto(out + r * stride + c, sum, n);""",
         tests=("exact/test_exact.py", "ops/test_linear_kernels.py"),
         keyword="llama or linear",
     ),

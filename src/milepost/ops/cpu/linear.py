@@ -2,23 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from types import ModuleType
 
 import torch
 
+from milepost.ops.cpu.lasting import LastingMemory
 from milepost.ops.packed import PackedWeight
 
 PANEL = 64
 """Outputs that lie side by side: `csrc/gemm.h`."""
+_WEIGHTS = LastingMemory()
 
 
 def pack(lib: ModuleType, weight: torch.Tensor) -> PackedWeight:
-    """[out, in], or [count, out, in] for as many matrices of one size, in the order that `linear` reads."""
+    """[out, in], or [count, out, in] for as many matrices of one size, in the order that `linear` reads, to be kept."""
+    return _pack(lib, weight, _WEIGHTS.empty)
+
+
+def packed_for_now(lib: ModuleType, weight: torch.Tensor) -> PackedWeight:
+    """The same, for one call."""
+    return _pack(lib, weight, lambda shape, dtype: torch.empty(shape, dtype=dtype))
+
+
+def _pack(
+    lib: ModuleType, weight: torch.Tensor, empty: Callable[[Sequence[int], torch.dtype], torch.Tensor]
+) -> PackedWeight:
     size_out, size_in = weight.shape[-2:]
     matrices = weight.contiguous().view(-1, size_out, size_in)
     pairs = 2 if weight.dtype == torch.bfloat16 else 1
     panels, padded = -(-size_out // PANEL), -(-size_in // pairs) * pairs
-    data = torch.empty(*weight.shape[:-2], panels * PANEL, padded, dtype=weight.dtype)
+    data = empty((*weight.shape[:-2], panels * PANEL, padded), weight.dtype)
     run = lib.pack_bf16 if weight.dtype == torch.bfloat16 else lib.pack_f32
     for matrix, to in zip(matrices, data.view(-1, panels * PANEL, padded), strict=True):
         run(matrix.data_ptr(), to.data_ptr(), size_in, size_out)
@@ -29,7 +43,7 @@ def linear(
     lib: ModuleType, x: torch.Tensor, weight: torch.Tensor | PackedWeight, bias: torch.Tensor | None = None
 ) -> torch.Tensor:
     """`ops.torch.linear`; a weight that is not packed is packed for this call."""
-    packed = weight if isinstance(weight, PackedWeight) else pack(lib, weight)
+    packed = weight if isinstance(weight, PackedWeight) else packed_for_now(lib, weight)
     x = rows_of(x)
     out = torch.empty(x.shape[0], packed.size_out, dtype=x.dtype)
     run = lib.linear_bf16 if x.dtype == torch.bfloat16 else lib.linear_f32

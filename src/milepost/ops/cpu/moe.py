@@ -7,7 +7,7 @@ from types import ModuleType
 import torch
 
 from milepost.ops.cpu.activation import silu_mul
-from milepost.ops.cpu.linear import pack, rows_of
+from milepost.ops.cpu.linear import packed_for_now, rows_of
 from milepost.ops.packed import PackedWeight
 
 
@@ -33,7 +33,7 @@ def moe_mlp(
 ) -> torch.Tensor:
     """Rows sorted by expert, through its two matrices, and back: each row's results are added in ascending order of the
     experts, which is that of the sorted places."""
-    gate_up, down = (w if isinstance(w, PackedWeight) else pack(lib, w) for w in (gate_up, down))
+    gate_up, down = (w if isinstance(w, PackedWeight) else packed_for_now(lib, w) for w in (gate_up, down))
     rows, chosen = expert_ids.shape
     flat = expert_ids.flatten()
     order = flat.argsort(stable=True)
