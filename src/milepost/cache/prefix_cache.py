@@ -207,9 +207,6 @@ class PrefixCache:
             if end > holding.hold.depth:
                 pack(seq.packed, seq.tokens)
                 self._store.publish(holding.hold, seq.packed, end, seq.block_table)
-        if self._states is not None:
-            self._states.publish(seq, holding)
-
             if seq.num_sound is not None:
                 pack(seq.packed, seq.tokens)
                 self._store.unsound.add(self.scope(seq), seq.packed, seq.num_sound)
