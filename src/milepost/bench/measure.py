@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
 
 from milepost.engine.engine import Engine
 from milepost.engine.inputs import PromptTokens
@@ -24,26 +23,12 @@ BURST = (16, 512, 64)
 
 @dataclass(frozen=True)
 class Measurement:
-    """The median of `repeats` runs. `value` in `unit`; `spread` is (slowest - fastest) / median. `peer` is the median
-    of another engine's runs, which took turns with ours."""
+    """The median of `repeats` runs. `value` in `unit`; `spread` is (slowest - fastest) / median."""
 
     name: str
     value: float
     unit: str
     spread: float
-    peer: float | None = None
-
-    @property
-    def ratio(self) -> float | None:
-        """How many times as fast as the peer."""
-        return self.value / self.peer if self.peer else None
-
-
-class Peer(Protocol):
-    """Another engine with a model of the same shape."""
-
-    def prefill_rate(self, num_tokens: int) -> float: ...
-    def decode_rate(self, batch: int, num_prompt_tokens: int, num_tokens: int) -> float: ...
 
 
 class Bench:
@@ -53,42 +38,30 @@ class Bench:
         self,
         engine: Engine,
         repeats: int,
-        peer: Peer | None = None,
         seed: int = 0,
         clock: Callable[[], float] = time.perf_counter,
     ):
-        self.engine, self.repeats, self.peer, self.clock = engine, repeats, peer, clock
+        self.engine, self.repeats, self.clock = engine, repeats, clock
         self._rng = random.Random(seed)
         self._num_requests = 0
 
     def run(self) -> Iterator[Measurement]:
         """Yields each measurement as it is done; lengths over the model's context are left out."""
         self._prefill(64)  # the first pass pays for page faults and thread start
-        context, peer = self.engine.model.max_model_len, self.peer
-        if peer is not None:
-            peer.prefill_rate(64)
+        context = self.engine.model.max_model_len
         for length in PREFILL_LENGTHS:
             if length < context:
-                theirs = None if peer is None else partial(peer.prefill_rate, length)
-                yield self._measure(f"prefill {length}", "tok/s", partial(self._prefill_rate, length), theirs)
+                yield self._measure(f"prefill {length}", "tok/s", partial(self._prefill_rate, length))
         for batch in DECODE_BATCHES:
-            theirs = None if peer is None else partial(peer.decode_rate, batch, DECODE_PROMPT, DECODE_TOKENS)
-            yield self._measure(f"decode, batch {batch}", "tok/s", partial(self._decode_rate, batch), theirs)
+            yield self._measure(f"decode, batch {batch}", "tok/s", partial(self._decode_rate, batch))
         num, prompt, answer = BURST
         if prompt + answer <= context:
             yield self._measure(f"{num} x ({prompt} + {answer})", "s", partial(self._burst, num, prompt, answer))
 
-    def _measure(
-        self, name: str, unit: str, once: Callable[[], float], theirs: Callable[[], float] | None = None
-    ) -> Measurement:
-        values, peer_values = [], []
-        for _ in range(self.repeats):
-            values.append(once())
-            if theirs is not None:
-                peer_values.append(theirs())
+    def _measure(self, name: str, unit: str, once: Callable[[], float]) -> Measurement:
+        values = [once() for _ in range(self.repeats)]
         median = statistics.median(values)
-        spread = (max(values) - min(values)) / median
-        return Measurement(name, median, unit, spread, statistics.median(peer_values) if peer_values else None)
+        return Measurement(name, median, unit, (max(values) - min(values)) / median)
 
     def _prefill(self, num_tokens: int) -> float:
         """Seconds from a prompt's arrival to its first token."""

@@ -11,7 +11,6 @@ from rich.console import Console
 from rich.table import Table
 
 from milepost.bench import shapes
-from milepost.errors import ConfigError
 
 
 def bench(
@@ -19,40 +18,31 @@ def bench(
     dtype: Annotated[str, typer.Option(help="bfloat16, float16 or float32.")] = "bfloat16",
     repeats: Annotated[int, typer.Option(min=1, help="Runs of each measurement; the median counts.")] = 3,
     num_threads: Annotated[int | None, typer.Option(min=1, help="Default: the cores that we are given.")] = None,
-    against: Annotated[
-        str | None, typer.Option(help="transformers: measure it too, in turns with Milepost.", show_default=False)
-    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON line for each measurement.")] = False,
 ) -> None:
     """Measure this machine: tokens a second in prefill and decode, and 16 requests at once."""
     import torch
 
     from milepost.bench.measure import Bench
-    from milepost.bench.peer import TransformersPeer
     from milepost.config import EngineConfig
     from milepost.engine.build import assemble, set_threads
     from milepost.models.loader.load import load_model, resolve_dtype
     from milepost.models.loader.random_weights import random_source
 
-    if against not in (None, "transformers"):
-        raise ConfigError(f"no peer {against!r}", "use --against transformers")
     set_threads(num_threads)
     config = EngineConfig(model=shape, dtype=dtype, enable_prefix_caching=False)
     source = random_source(shapes.config_of(shape), shape)
     loaded = load_model(source, resolve_dtype(dtype, source), torch.device("cpu"))
     engine = assemble(loaded, config)
     table = Table(title=f"{shape}, {dtype}, {torch.get_num_threads()} threads, median of {repeats}", box=None)
-    peer = TransformersPeer(shapes.config_of(shape), loaded.dtype) if against else None
-    for title in ("measurement", "value", "unit", "spread", *((against, "ratio") if against else ())):
+    for title in ("measurement", "value", "unit", "spread"):
         table.add_column(title, justify="left" if title in ("measurement", "unit") else "right")
     with Console(stderr=True).status("measuring"):
-        for found in Bench(engine, repeats, peer).run():
+        for found in Bench(engine, repeats).run():
             if as_json:
                 row = {"shape": shape, "name": found.name, "value": found.value, "unit": found.unit}
-                row = {**row, "spread": found.spread, **({"peer": found.peer} if against else {})}
-                sys.stdout.write(json.dumps(row) + "\n")
+                sys.stdout.write(json.dumps({**row, "spread": found.spread}) + "\n")
                 sys.stdout.flush()
-            compared = () if found.ratio is None else (f"{found.peer:,.1f}", f"{found.ratio:.2f}")
-            table.add_row(found.name, f"{found.value:,.1f}", found.unit, f"{found.spread:.0%}", *compared)
+            table.add_row(found.name, f"{found.value:,.1f}", found.unit, f"{found.spread:.0%}")
     if not as_json:
         Console().print(table)

@@ -1,0 +1,1 @@
+"""Milepost beside other engines on this machine: docs/benchmarks.md."""

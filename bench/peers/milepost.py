@@ -1,0 +1,113 @@
+"""Milepost itself, measured as the others are."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+import milepost
+from bench.peers.child import Prompts, Runs, Settings, main
+from milepost.config import EngineConfig
+from milepost.engine.build import build_engine
+from milepost.engine.inputs import PromptTokens
+from milepost.ops import Target, bind
+from milepost.ops.cpu import library
+from milepost.sampling_params import RequestOutputKind, SamplingParams
+
+
+class Milepost:
+    """The engine's own loop, stepped."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.engine = build_engine(
+            EngineConfig(
+                model=str(settings.model),
+                dtype="bfloat16",
+                max_model_len=settings.context,
+                enable_prefix_caching=settings.prefix_caching,
+                num_threads=settings.threads,
+            )
+        )
+        self.vocab_size = self.engine.model.vocab_size
+        self.about = {"version": milepost.__version__, "threads": torch.get_num_threads(), "kernels": library.chosen()}
+
+    def add(self, number: int, ids: list[int], max_tokens: int) -> None:
+        params = SamplingParams(
+            temperature=0.0,
+            max_tokens=max_tokens,
+            ignore_eos=True,
+            detokenize=False,
+            output_kind=RequestOutputKind.DELTA,
+        )
+        self.engine.add(str(number), PromptTokens(None, ids), params)
+
+    def step(self) -> list[int]:
+        return [int(out.request_id) for out in self.engine.step() for _ in out.outputs[0].token_ids]
+
+    def busy(self) -> bool:
+        return self.engine.has_work
+
+
+class MilepostRuns(Runs):
+    """The common runs, and what only Milepost is asked: its matrix kernel, and the time outside of kernels."""
+
+    def gemm(self, rows: int, size_in: int, size_out: int) -> dict[str, Any]:
+        """work: operations, two for each weight and row."""
+        ops, _ = bind(Target(torch.device("cpu"), torch.bfloat16))
+        weight = ops.pack(torch.randn(size_out, size_in, dtype=torch.bfloat16))
+        x = torch.randn(rows, size_in, dtype=torch.bfloat16)
+        ops.linear(x, weight)
+        repeats = max(1, round(2e11 / (2 * rows * size_in * size_out)))
+        start = self.clock()
+        for _ in range(repeats):
+            ops.linear(x, weight)
+        return {"seconds": self.clock() - start, "work": 2 * rows * size_in * size_out * repeats}
+
+    def outside_kernels(self, batch: int, prompt: int, tokens: int) -> dict[str, Any]:
+        """A decode run whose kernel calls are timed one by one. seconds: outside of them; work: all seconds."""
+        with timed_kernels() as inside:
+            self.decode(batch, prompt, 4)
+            inside[0] = 0.0
+            found = self.decode(batch, prompt, tokens)
+        # Prompts are read before decode's clock starts: their kernels would hide time, so they are kept short.
+        return {"seconds": found["seconds"] - inside[0], "work": found["seconds"]}
+
+
+@contextmanager
+def timed_kernels() -> Iterator[list[float]]:
+    """Adds up the seconds within the compiled module's functions; the timers' own time counts as outside."""
+    module, inside = library.module_of(library.chosen() or ""), [0.0]
+    if isinstance(module, str):
+        raise RuntimeError(module)
+    kept = {name: value for name, value in vars(module).items() if callable(value) and not name.startswith("_")}
+
+    def timed(run: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any) -> Any:
+            start = time.perf_counter()
+            try:
+                return run(*arguments)
+            finally:
+                inside[0] += time.perf_counter() - start
+
+        return call
+
+    try:
+        for name, value in kept.items():
+            setattr(module, name, timed(value))
+        yield inside
+    finally:
+        for name, value in kept.items():
+            setattr(module, name, value)
+
+
+def make(settings: Settings) -> MilepostRuns:
+    engine = Milepost(settings)
+    return MilepostRuns(engine, Prompts(engine.vocab_size))
+
+
+if __name__ == "__main__":
+    main(make)
