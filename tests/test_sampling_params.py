@@ -19,7 +19,7 @@ from milepost.errors import RequestError
         *(("repetition_penalty", value) for value in (0.0, -1.0)),
         *(("n", value) for value in (0, 10_000, 1.5, True, None)),
         *(("top_k", value) for value in (-2, 1.0, None)),
-        *(("max_tokens", value) for value in (0, -1, 2.0)),
+        *(("max_tokens", value) for value in (-1, 2.0)),
         *(("min_tokens", value) for value in (-1, 17)),
         *(("seed", value) for value in (2**64, -(2**63) - 1, 0.5)),
         *(("logprobs", value) for value in (-2, 0.5)),

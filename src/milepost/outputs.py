@@ -70,6 +70,33 @@ class CacheReport:
         return self.num_matched_tokens - self.num_resumed_tokens
 
 
+@dataclass(frozen=True, slots=True)
+class PrewarmOutput:
+    """A prompt that was computed and nothing more. `id` names it: the same for the same tokens in the same scope.
+
+    Of its `num_tokens`, the first `num_cached_tokens` were known before; the first `num_resident_tokens` are now, and a
+    longer prompt resumes there. `pinned`: they stay until they are unpinned.
+    """
+
+    id: str
+    num_tokens: int
+    num_cached_tokens: int
+    num_resident_tokens: int
+    pinned: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PinnedPrefix:
+    """`num_bytes`: of its keys and values and of one recurrent state, counted whole also where prefixes share. `owner`:
+    who pinned it; `request_id`: with which request."""
+
+    id: str
+    num_tokens: int
+    num_bytes: int
+    owner: str = ""
+    request_id: str = ""
+
+
 @dataclass(slots=True)
 class RequestOutput:
     """State of one request: so far, new, or final, as `SamplingParams.output_kind` says.

@@ -30,7 +30,8 @@ class SamplingParams:
     """Sampling of one request; raises `RequestError` (a 400 over HTTP) for a value that cannot work.
 
     Defaults are vLLM's. `top_k` 0 or -1 means all; `seed` None lets the engine draw one; `max_tokens` None means as
-    many as the context holds; `logprobs` and `prompt_logprobs` are numbers of alternatives (-1: all of them).
+    many as the context holds, 0 that the prompt is computed, and cached, and nothing is generated; `logprobs` and
+    `prompt_logprobs` are numbers of alternatives (-1: all of them).
     `skip_reading_prefix_cache`: the request computes its whole prompt, and still leaves it for others.
     """
 
@@ -108,7 +109,7 @@ class SamplingParams:
             "n": (1, MAX_NUM_SAMPLES),
             "top_k": (-1, math.inf),
             "seed": (-(2**63), MAX_SEED),
-            "max_tokens": (1, math.inf),
+            "max_tokens": (0, math.inf),
             "min_tokens": (0, math.inf),
             "logprobs": (-1, math.inf),
             "prompt_logprobs": (-1, math.inf),

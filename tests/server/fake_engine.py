@@ -129,6 +129,8 @@ class FakeEngine:
         reply = list(REPLY.encode())
         tokens = [reply[i % len(reply)] for i in range(limit)] if self.endless else reply[:limit]
         told = 0
+        if not tokens:
+            yield self._samples(params, "", [], "length", None)
         for i in range(len(tokens)):
             await asyncio.sleep(self.step_s)
             if self.fail is not None and i >= self.fail_after:

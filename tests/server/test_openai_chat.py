@@ -225,12 +225,25 @@ def test_prompt_logprobs(client: openai.OpenAI):
     assert second[str(ord("u"))] == {"logprob": -1.0, "rank": 2, "decoded_token": "u"}
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_no_tokens_only_fill_the_cache(client: openai.OpenAI, stream: bool):
+    options = {"stream_options": {"include_usage": True}} if stream else {}
+    answer = client.chat.completions.create(
+        model="fake", messages=ASK, max_completion_tokens=0, stream=stream, **options
+    )
+    *parts, last = answer if stream else (answer, answer)
+    choice = parts[-1].choices[0]
+    told = [part.choices[0].delta.content for part in parts] if stream else [choice.message.content]
+    assert ("".join(text or "" for text in told), choice.finish_reason) == ("", "length")
+    assert last.usage.completion_tokens == 0 < last.usage.prompt_tokens
+
+
 REFUSED = [
     ({"n": 10_000}, "n"),
     ({"n": 0}, "n"),
     ({"temperature": -1}, "temperature"),
     ({"top_p": 0}, "top_p"),
-    ({"max_tokens": 0}, "max_tokens"),
+    ({"max_tokens": -1}, "max_tokens"),
     ({"max_tokens": 10**30}, "max_tokens"),
     ({"messages": []}, "messages"),
     ({"messages": "hello"}, "messages"),

@@ -108,6 +108,19 @@ def test_echo_alone_generates_nothing(http: httpx.Client, stream: bool):
     assert usage["usage"]["completion_tokens"] == 0
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_no_tokens_only_fill_the_cache(client: openai.OpenAI, stream: bool):
+    options = {"stream_options": {"include_usage": True}} if stream else {}
+    answer = client.completions.create(model="fake", prompt="fill", max_tokens=0, n=2, stream=stream, **options)
+    *parts, last = answer if stream else (answer, answer)
+    choices = [choice for part in parts for choice in part.choices]
+    assert [(choice.text, choice.finish_reason, choice.index) for choice in choices] == [
+        ("", "length", 0),
+        ("", "length", 1),
+    ]
+    assert (last.usage.prompt_tokens, last.usage.completion_tokens) == (5, 0)
+
+
 def test_prompt_logprobs(client: openai.OpenAI):
     answer = client.completions.create(model="fake", prompt=[97, 98], extra_body={"prompt_logprobs": 0})
     assert answer.choices[0].prompt_logprobs == [None, {"98": {"logprob": -1.0, "rank": 2, "decoded_token": "b"}}]
@@ -134,7 +147,8 @@ REFUSED = [
     ({"prompt": "a", "suffix": "b"}, "suffix"),
     ({"prompt": "a", "logprobs": 21}, "logprobs"),
     ({"prompt": "a", "logprobs": -1}, "logprobs"),
-    ({"prompt": "a", "max_tokens": 0}, "max_tokens"),
+    ({"prompt": "a", "max_tokens": -1}, "max_tokens"),
+    ({"prompt": "a", "max_tokens": 0, "min_tokens": 1}, "min_tokens"),
     ({"prompt": "a", "max_tokens": "many"}, "max_tokens"),
     ({"prompt": "a", "stop_token_ids": [-1]}, "stop_token_ids"),
     ({"prompt": "a", "use_beam_search": True}, "use_beam_search"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -36,6 +37,10 @@ class Pins:
 
     def __contains__(self, name: str) -> bool:
         return name in self._pins
+
+    def reach(self) -> Counter[int]:
+        """How many pins reach into each node, by its id()."""
+        return Counter(id(node) for pin in self for node in (pin.hold.node, *ancestors(pin.hold.node)))
 
     def add(self, name: str, tokens: Sequence[int], scope: Scope = "") -> int:
         """Pins what is known of these tokens, whole blocks, and the deepest state there; returns the tokens pinned.

@@ -14,7 +14,7 @@ from milepost.cache.retention import Retention, floor_to_grid
 from milepost.cache.states import Holding, States
 from milepost.cache.stats import CacheStats
 from milepost.cache.store import Store
-from milepost.cache.tree import Checkpoint, Node, Scope, ancestors, containing, count_hit, touch
+from milepost.cache.tree import Checkpoint, Node, Scope, Tree, ancestors, containing, count_hit, touch
 from milepost.request import Miss, Sequence
 from milepost.specs import BLOCK_SIZE, CHUNK
 
@@ -64,6 +64,11 @@ class PrefixCache:
         self._holdings: dict[Sequence, Holding] = {}
         self.max_num_tokens = _longest(memory)
         """Tokens of the longest sequence that the memory holds when it is alone."""
+
+    @property
+    def tree(self) -> Tree:
+        """What is known, to look at."""
+        return self._tree
 
     @property
     def has_states(self) -> bool:

@@ -4,24 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 import queue
 import threading
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import torch
 
 from milepost.cache.snapshot import CacheSnapshot
+from milepost.cache.tree_snapshot import TreeSnapshot, tree_snapshot
 from milepost.config import EngineConfig
 from milepost.engine.build import Progress, build_engine
 from milepost.engine.chat import ChatTemplate
 from milepost.engine.engine import Engine
-from milepost.engine.inputs import Prompt, PromptTokens, read_prompt
+from milepost.engine.inputs import Prompt, read_prompt
+from milepost.engine.prefixes import PinFor
 from milepost.engine.tokenizer import Tokenizer
 from milepost.errors import RequestError, RequestFailed
-from milepost.outputs import RequestOutput
+from milepost.outputs import PinnedPrefix, PrewarmOutput, RequestOutput
 from milepost.sampling_params import SamplingParams
 
 logger = logging.getLogger(__name__)
@@ -30,6 +34,7 @@ STALL_SECONDS = 120.0
 """A step that takes longer than this is taken for a hang."""
 
 Item = RequestOutput | Exception
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -47,6 +52,7 @@ class AsyncLLM:
         self._engine = engine
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._streams: dict[str, Stream] = {}
+        self._asked: set[Future[Any]] = set()
         self._closed = False
         self._last_step = engine.clock()
         self._num_threads = torch.get_num_threads()
@@ -99,8 +105,58 @@ class AsyncLLM:
         inside. Leaving the iterator early ends the request within a step.
         """
         tokens = await asyncio.to_thread(read_prompt, prompt, self._engine.model)
+
+        def add() -> None:
+            self._engine.add(request_id, tokens, sampling_params, priority=priority, cache_salt=cache_salt)
+
+        async with contextlib.aclosing(self._outputs(request_id, add)) as outputs:
+            async for output in outputs:
+                yield output
+
+    async def prewarm(
+        self,
+        prompt: Prompt,
+        request_id: str,
+        *,
+        pin: PinFor | None = None,
+        priority: int = 0,
+        cache_salt: str = "",
+    ) -> PrewarmOutput:
+        """Computes a prompt for the cache and generates nothing. With `pin` it stays until it is unpinned; only a
+        request that could not run otherwise takes its memory.
+
+        Raises as `generate` does, and `RequestError` where prefix caching is off or no more may be pinned. Cancelled,
+        the request ends within a step, and nothing is pinned.
+        """
+        tokens = await asyncio.to_thread(read_prompt, prompt, self._engine.model)
+
+        def add() -> None:
+            self._engine.prewarm(request_id, tokens, pin=pin, priority=priority, cache_salt=cache_salt)
+
+        try:
+            async with contextlib.aclosing(self._outputs(request_id, add)) as outputs:
+                (output,) = [output async for output in outputs]
+            return await self._ask(lambda: self._engine.prewarmed(output, cache_salt))
+        except asyncio.CancelledError:  # nobody hears what was pinned
+            self._inbox.put(lambda: self._engine.prefixes.withdraw(request_id))
+            raise
+
+    async def unpin(self, prefix_id: str, owner: str | None = None) -> bool:
+        """The prefix may be evicted again; False if none of that id is pinned by `owner` (None: by anybody)."""
+        return await self._ask(lambda: self._engine.unpin(prefix_id, owner))
+
+    async def pinned_prefixes(self, owner: str | None = None) -> list[PinnedPrefix]:
+        """Those that `owner` (None: anybody) has pinned, in the order in which they were."""
+        return await self._ask(lambda: self._engine.prefixes.pinned(owner))
+
+    async def cache_tree(self) -> TreeSnapshot:
+        """The tree of known prefixes between two steps. It looks at all of it: for an operator who asks."""
+        return await self._ask(lambda: tree_snapshot(self._engine.scheduler.cache))
+
+    async def _outputs(self, request_id: str, add: Callable[[], None]) -> AsyncGenerator[RequestOutput, None]:
+        """Outputs of the request that `add`, called on the engine's thread, puts in line."""
         stream = self._open(request_id)
-        self._inbox.put(lambda: self._begin(request_id, tokens, sampling_params, priority, cache_salt))
+        self._inbox.put(lambda: self._begin(request_id, add))
         finished = False
         try:
             while not finished:
@@ -125,11 +181,7 @@ class AsyncLLM:
 
     async def reset_prefix_cache(self) -> bool:
         """Forgets all cached prefixes; False while requests run. `RequestFailed` once the engine has stopped."""
-        if self._closed or self.errored is not None:
-            raise self.errored or RequestFailed("the server is shutting down", "try again later")
-        answer: Future[bool] = Future()
-        self._inbox.put(lambda: answer.set_result(self._engine.reset_prefix_cache()))
-        return await asyncio.wrap_future(answer)
+        return await self._ask(self._engine.reset_prefix_cache)
 
     @property
     def stalled(self) -> bool:
@@ -186,16 +238,21 @@ class AsyncLLM:
             while True:
                 self._inbox.get_nowait()()
 
-    def _begin(
-        self,
-        request_id: str,
-        tokens: PromptTokens,
-        params: SamplingParams,
-        priority: int,
-        cache_salt: str,
-    ) -> None:
+    async def _ask(self, question: Callable[[], T]) -> T:
+        """The answer that the engine's thread gives between two steps. `RequestFailed` once the engine has stopped."""
+        answer: Future[T] = Future()
+        self._asked.add(answer)  # before it is looked whether the engine runs: one that stops now fails it too
         try:
-            self._engine.add(request_id, tokens, params, priority=priority, cache_salt=cache_salt)
+            if self._closed or self.errored is not None:
+                raise self.errored or RequestFailed("the server is shutting down", "try again later")
+            self._inbox.put(lambda: _answer(answer, question))
+            return await asyncio.wrap_future(answer)
+        finally:
+            self._asked.discard(answer)
+
+    def _begin(self, request_id: str, add: Callable[[], None]) -> None:
+        try:
+            add()
         except Exception as error:
             stream = self._streams.pop(request_id, None)
             if stream is not None:
@@ -222,6 +279,21 @@ class AsyncLLM:
         for stream in list(self._streams.values()):
             _put(stream, error)
         self._streams.clear()
+        for answer in list(self._asked):
+            _answer(answer, functools.partial(_raise, error))
+
+
+def _answer(answer: Future[T], question: Callable[[], T]) -> None:
+    if answer.done() or not answer.set_running_or_notify_cancel():  # nobody waits for it
+        return
+    try:
+        answer.set_result(question())
+    except Exception as error:
+        answer.set_exception(error)
+
+
+def _raise(error: Exception) -> Any:
+    raise error
 
 
 def _put(stream: Stream, item: Item) -> None:

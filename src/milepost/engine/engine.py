@@ -6,20 +6,24 @@ import logging
 import random
 from collections.abc import Callable, Iterable
 
+from milepost.cache.keys import prefix_id
 from milepost.engine.inputs import PromptTokens, check_params, max_output_tokens
 from milepost.engine.metrics import Metrics
+from milepost.engine.prefixes import PinFor, Prefixes
 from milepost.engine.request_state import RequestState, Sample
 from milepost.engine.runner import PieceResult, Runner
 from milepost.engine.scheduler import Scheduler, Step
 from milepost.engine.served_model import ServedModel
 from milepost.errors import RequestError, RequestFailed
-from milepost.outputs import RequestOutput
+from milepost.outputs import PrewarmOutput, RequestOutput
 from milepost.request import Sequence, Status
-from milepost.sampling_params import SamplingParams
+from milepost.sampling_params import RequestOutputKind, SamplingParams
 
 logger = logging.getLogger(__name__)
 
 Clock = Callable[[], float]
+
+PREWARM = SamplingParams(max_tokens=0, seed=0, detokenize=False, output_kind=RequestOutputKind.FINAL_ONLY)
 
 
 class Engine:
@@ -40,6 +44,7 @@ class Engine:
     ) -> None:
         self.model, self.scheduler, self.runner, self.metrics = model, scheduler, runner, metrics
         self.clock, self.rng = clock, rng
+        self.prefixes = Prefixes(scheduler)
         self.requests: dict[str, RequestState] = {}
         metrics.load(scheduler)
 
@@ -92,6 +97,45 @@ class Engine:
             self.scheduler.add(seq)
         self.requests[request_id] = state
 
+    def prewarm(
+        self,
+        request_id: str,
+        prompt: PromptTokens,
+        *,
+        pin: PinFor | None = None,
+        priority: int = 0,
+        cache_salt: str = "",
+    ) -> None:
+        """Queues a request that computes its prompt for the cache and generates nothing; with `pin` it is pinned in the
+        step that ends it. Raises `RequestError` as `add` does, and where nothing would be kept or may be pinned."""
+        if not self.scheduler.cache.enabled:
+            raise RequestError(
+                "prefix caching is off, so that nothing computed would be kept",
+                "start with --enable-prefix-caching",
+            )
+        asked = None if pin is None else self.prefixes.ask(prompt.ids, cache_salt, pin)
+        self.add(request_id, prompt, PREWARM, priority=priority, cache_salt=cache_salt)
+        if asked is not None:
+            self.prefixes.expect(request_id, asked)
+
+    def prewarmed(self, output: RequestOutput, cache_salt: str = "") -> PrewarmOutput:
+        """What is there now of the prompt of `output`, which has ended."""
+        tokens = output.prompt_token_ids
+        name = prefix_id(cache_salt, tokens)
+        return PrewarmOutput(
+            id=name,
+            num_tokens=len(tokens),
+            num_cached_tokens=output.num_cached_tokens,
+            num_resident_tokens=self.scheduler.cache.resident(tokens, cache_salt),
+            pinned=self.prefixes.is_pinned(name),
+        )
+
+    def unpin(self, name: str, owner: str | None = None) -> bool:
+        """The prefix may be evicted again; False if none of that id is pinned by `owner` (None: by anybody)."""
+        done = self.prefixes.unpin(name, owner)
+        self.metrics.load(self.scheduler)
+        return done
+
     def abort(self, request_id: str) -> RequestOutput | None:
         """Ends a request now and frees what it holds; its last output, or None if there is no such request."""
         state = self.requests.get(request_id)
@@ -117,6 +161,8 @@ class Engine:
         if isinstance(result.sampled, Exception):
             raise result.sampled
         if result.sampled is None:
+            if result.piece.samples:  # the prompt is computed, and that was all
+                self.scheduler.finish(result.piece.seq, "length")
             return
         sample = state.samples[result.piece.seq.index]
         sample.seq.tokens.append(result.sampled.token_id)
@@ -169,6 +215,7 @@ class Engine:
             if state.finished:
                 state.metrics.finished_time = self.clock()
                 del self.requests[state.request_id]
+                self.prefixes.settle(state.request_id, computed=state.completed)
                 self.metrics.finished(state)
             output = state.output()
             if output is not None:

@@ -47,7 +47,7 @@ def check_params(params: SamplingParams, model: ServedModel) -> None:
 
 
 def max_output_tokens(params: SamplingParams, num_prompt_tokens: int, max_model_len: int) -> int:
-    """Tokens that a sample may have before it ends with "length": at least 1."""
+    """Tokens that a sample may have before it ends with "length"."""
     room = max_model_len - num_prompt_tokens
     return room if params.max_tokens is None else min(params.max_tokens, room)
 

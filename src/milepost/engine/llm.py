@@ -14,8 +14,9 @@ from milepost.config import EngineConfig
 from milepost.engine.build import Progress, build_engine
 from milepost.engine.engine import Engine
 from milepost.engine.inputs import Prompt, is_id, read_prompt
+from milepost.engine.prefixes import PinFor
 from milepost.errors import RequestError
-from milepost.outputs import RequestOutput
+from milepost.outputs import PinnedPrefix, PrewarmOutput, RequestOutput
 from milepost.sampling_params import RequestOutputKind, SamplingParams
 
 Message = Mapping[str, Any]
@@ -76,21 +77,51 @@ class LLM:
         chat_template_kwargs: Mapping[str, Any] | None = None,
     ) -> list[RequestOutput]:
         """As `generate`, for one conversation or several, put into text by the model's chat template."""
-        template, tokenizer = self.engine.model.chat_template, self.engine.model.tokenizer
-        if template is None or tokenizer is None:
-            raise RequestError("this model has no chat template", "use generate, or give chat_template=")
+        asked = {
+            "add_generation_prompt": add_generation_prompt,
+            "continue_final_message": continue_final_message,
+            "tools": tools,
+            **(chat_template_kwargs or {}),
+        }
         conversations = [messages] if messages and isinstance(messages[0], Mapping) else messages
-        prompts = []
-        for conversation in conversations:
-            text = template.render(
-                conversation,  # type: ignore[arg-type]
-                add_generation_prompt=add_generation_prompt,
-                continue_final_message=continue_final_message,
-                tools=tools,
-                **(chat_template_kwargs or {}),
-            )
-            prompts.append({"prompt": text, "prompt_token_ids": tokenizer.encode(text, add_special_tokens=False)})
+        prompts = [self._chat_prompt(conversation, asked) for conversation in conversations]  # type: ignore[arg-type]
         return self.generate(prompts, sampling_params, use_tqdm=use_tqdm)
+
+    def prewarm(
+        self,
+        prompt: Prompt | Sequence[Message],
+        *,
+        pin: bool = False,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = False,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+    ) -> PrewarmOutput:
+        """Computes a prompt, or the beginning of a chat, for the cache, and generates nothing.
+
+        `pin`: it stays until `unpin`; only a request that could not run otherwise takes its memory. Pins hold at most
+        half of the cache: `RequestError` for more.
+        """
+        if isinstance(prompt, Sequence) and not isinstance(prompt, str) and prompt and isinstance(prompt[0], Mapping):
+            asked = {"add_generation_prompt": add_generation_prompt, "tools": tools, **(chat_template_kwargs or {})}
+            prompt = self._chat_prompt(prompt, asked)  # type: ignore[arg-type]
+        request_id = str(next(self._ids))
+        tokens = read_prompt(prompt, self.engine.model)  # type: ignore[arg-type]
+        try:
+            self.engine.prewarm(request_id, tokens, pin=PinFor() if pin else None)
+            (output,) = self._run([request_id], use_tqdm=False)
+        finally:
+            self.engine.abort(request_id)
+        if output.error is not None:
+            raise output.error
+        return self.engine.prewarmed(output)
+
+    def unpin(self, prefix: str | PrewarmOutput) -> bool:
+        """A pinned prefix, or its id, may be evicted again; False if it is not pinned."""
+        return self.engine.unpin(prefix if isinstance(prefix, str) else prefix.id)
+
+    def pinned_prefixes(self) -> list[PinnedPrefix]:
+        """Those that are pinned still, in their order."""
+        return self.engine.prefixes.pinned()
 
     def get_default_sampling_params(self) -> SamplingParams:
         """What the model's generation_config asks for."""
@@ -99,6 +130,14 @@ class LLM:
     def reset_prefix_cache(self) -> bool:
         """Forgets all cached prefixes."""
         return self.engine.reset_prefix_cache()
+
+    def _chat_prompt(self, conversation: Sequence[Message], asked: Mapping[str, Any]) -> Prompt:
+        """Messages as a prompt; `asked` of the chat template."""
+        template, tokenizer = self.engine.model.chat_template, self.engine.model.tokenizer
+        if template is None or tokenizer is None:
+            raise RequestError("this model has no chat template", "use generate, or give chat_template=")
+        text = template.render(conversation, **asked)
+        return {"prompt": text, "prompt_token_ids": tokenizer.encode(text, add_special_tokens=False)}
 
     def _params(
         self, given: SamplingParams | Sequence[SamplingParams] | None, num_prompts: int

@@ -88,6 +88,11 @@ class RequestState:
     def finished(self) -> bool:
         return all(sample.seq.status is Status.FINISHED for sample in self.samples)
 
+    @property
+    def completed(self) -> bool:
+        """Whether it ended as it was meant to."""
+        return self.error is None and all(sample.seq.finish_reason in ("stop", "length") for sample in self.samples)
+
     def take_prompt_logprobs(self, result: PieceResult) -> None:
         """Raises what failed, if it did."""
         if isinstance(result.prompt_logprobs, Exception):

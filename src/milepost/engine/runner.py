@@ -22,8 +22,8 @@ LOGPROB_ROWS = 64
 
 @dataclass(frozen=True)
 class PieceResult:
-    """`sampled` is None for a piece that ends before its sequence does; `prompt_logprobs` by position. Either may be
-    what failed instead, and that is this sequence's alone."""
+    """`sampled` is None for a piece that ends before its sequence does, and where no token is wanted; `prompt_logprobs`
+    by position. Either may be what failed instead, and that is this sequence's alone."""
 
     piece: Piece
     sampled: Sampled | Exception | None = None
@@ -47,7 +47,7 @@ class Runner:
         for piece in pieces:
             total += piece.end - piece.start
             ends.append(total)
-        drawing = [i for i, piece in enumerate(pieces) if piece.samples]
+        drawing = [i for i, piece in enumerate(pieces) if piece.samples and piece.seq.params.max_tokens != 0]
         drawn = self._draw(hidden, [ends[i] - 1 for i in drawing], [pieces[i].seq for i in drawing])
         sampled = dict(zip(drawing, drawn, strict=True))
         sampled |= {i: _not_finite(piece.seq) for i, piece in enumerate(pieces) if piece.seq.num_sound is not None}

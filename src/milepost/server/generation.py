@@ -81,20 +81,15 @@ async def finals(engine: Engine, job: Job) -> list[RequestOutput]:
 
 
 class Usage:
-    """Counts tokens over the outputs of a request, streamed or not.
+    """Counts tokens over the outputs of a request, streamed or not."""
 
-    A request for 0 tokens has the engine generate one: `counts_answer` False leaves it out.
-    """
-
-    def __init__(self, counts_answer: bool = True) -> None:
-        self._counts_answer = counts_answer
+    def __init__(self) -> None:
         self._prompts: dict[int, tuple[int, int]] = {}
         self._num_completion = 0
 
     def add(self, number: int, output: RequestOutput) -> None:
         self._prompts[number] = (len(output.prompt_token_ids), output.num_cached_tokens)
-        if self._counts_answer:
-            self._num_completion += sum(len(sample.token_ids) for sample in output.outputs)
+        self._num_completion += sum(len(sample.token_ids) for sample in output.outputs)
 
     def as_dict(self) -> dict[str, Any]:
         """`cached_tokens` is always there: 0 says that nothing was reused."""

@@ -51,18 +51,16 @@ def _check(body: CompletionRequest) -> None:
     check_logprobs("logprobs", body.logprobs)
     if body.suffix:
         raise RequestError("suffix is not supported by this server", "leave suffix out", param="suffix")
-    if body.max_tokens == 0 and not body.echo:
-        raise RequestError("max_tokens must be at least 1", "or set echo=true to score a prompt", param="max_tokens")
 
 
 def _params(body: CompletionRequest, engine: Engine) -> SamplingParams:
-    """`echo` with `logprobs` needs those of the prompt too. A request for 0 tokens generates one, and drops it."""
+    """`echo` with `logprobs` needs those of the prompt too."""
     scored = body.logprobs if body.echo else None
     wanted = [count for count in (scored, body.prompt_logprobs) if count is not None]
     return sampling_params(
         body,
         engine,
-        max_tokens=1 if body.max_tokens == 0 else body.max_tokens,
+        max_tokens=body.max_tokens,
         logprobs=body.logprobs,
         prompt_logprobs=max(wanted) if wanted else None,
     )
@@ -73,7 +71,6 @@ class Choices:
 
     def __init__(self, job: Job, body: CompletionRequest, tokenizer: Tokenizer | None) -> None:
         self._job, self._body, self._tokenizer = job, body, tokenizer
-        self.generates = body.max_tokens != 0
         self._logprobs: dict[int, LegacyLogprobs] = {}
         self._begun: set[int] = set()
 
@@ -87,9 +84,9 @@ class Choices:
             logprobs = None if self._body.logprobs is None else self._new_logprobs(index, sample, output, first)
             choice = {
                 "index": index,
-                "text": echo + (sample.text if self.generates else ""),
+                "text": echo + sample.text,
                 "logprobs": logprobs,
-                "finish_reason": sample.finish_reason if self.generates or not sample.finished else "length",
+                "finish_reason": sample.finish_reason,
                 "stop_reason": sample.stop_reason,
             }
             if self._body.prompt_logprobs is not None:
@@ -100,8 +97,7 @@ class Choices:
         logprobs = self._logprobs.setdefault(index, LegacyLogprobs(self._tokenizer))
         if first and self._body.echo:
             logprobs.add(output.prompt_token_ids, output.prompt_logprobs or [])
-        if self.generates:
-            logprobs.add(sample.token_ids, sample.logprobs or [])
+        logprobs.add(sample.token_ids, sample.logprobs or [])
         return logprobs.take()
 
     def _echoed_text(self, prompt: Prompt) -> str:
@@ -111,7 +107,7 @@ class Choices:
 
 
 def _answer(job: Job, choices: Choices, outputs: list[RequestOutput], tokenizer: Tokenizer | None) -> dict[str, Any]:
-    usage, explained = Usage(choices.generates), Explained(tokenizer)
+    usage, explained = Usage(), Explained(tokenizer)
     listed: list[dict[str, Any]] = []
     for number, output in enumerate(outputs):
         usage.add(number, output)
@@ -129,7 +125,7 @@ class CompletionChunks:
         self._head = job.head("text_completion")
         self._choices = choices
         self._options = body.stream_options or StreamOptions()
-        self._usage = Usage(choices.generates)
+        self._usage = Usage()
         self._explained = Explained(tokenizer) if job.explains else None
 
     def take(self, item: PromptOutput) -> Iterator[dict[str, Any]]:

@@ -1,0 +1,107 @@
+"""Prefixes that callers have pinned: whose they are, and how much of the cache they may take."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from milepost.cache.keys import prefix_id
+from milepost.engine.memory import size
+from milepost.engine.scheduler import Scheduler
+from milepost.errors import RequestError
+from milepost.outputs import PinnedPrefix
+
+PINNED_SHARE = 0.5
+"""Of the cache, what all pins together may take: the rest is for requests, and for what they leave."""
+
+
+@dataclass(frozen=True, slots=True)
+class PinFor:
+    """Who pins. What may be pinned is divided equally among `num_owners`."""
+
+    owner: str = ""
+    num_owners: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A pin that waits until its tokens are computed; its bytes are spoken for."""
+
+    prefix: PinnedPrefix
+    tokens: Sequence[int]
+    scope: str
+
+
+class Prefixes:
+    """A pin is asked for before its prompt is computed, and settled when the request has ended: it comes about at once,
+    before anything can be evicted, or not at all."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler, self._cache = scheduler, scheduler.cache
+        self._pinned: dict[str, PinnedPrefix] = {}
+        self._asked: dict[str, Asked] = {}
+
+    def ask(self, tokens: Sequence[int], scope: str, pin: PinFor) -> Asked:
+        """RequestError for a prefix that is too short to be resumed, or that is more than its owner may pin."""
+        if len(tokens) < self._cache.unit:
+            raise RequestError(
+                f"a prefix of {len(tokens)} tokens cannot be pinned: nothing is resumed below {self._cache.unit}",
+                "pin a longer one",
+                param="prompt",
+            )
+        num_bytes = self._cache.memory.prefix_bytes(len(tokens))
+        prefix = PinnedPrefix(prefix_id(scope, tokens), len(tokens), num_bytes, pin.owner)
+        self._check_room(prefix, pin)
+        return Asked(prefix, tokens, scope)
+
+    def expect(self, request_id: str, asked: Asked) -> None:
+        """The request that computes it is in line."""
+        self._asked[request_id] = asked
+
+    def settle(self, request_id: str, computed: bool) -> None:
+        """The request has ended. Not `computed`: it was aborted, or failed."""
+        asked = self._asked.pop(request_id, None)
+        if asked is None or not computed:
+            return
+        name, known = asked.prefix.id, self.is_pinned(asked.prefix.id)
+        if self._cache.pins.add(name, asked.tokens, asked.scope) and not known:
+            self._pinned[name] = replace(asked.prefix, request_id=request_id)
+
+    def withdraw(self, request_id: str) -> None:
+        """Undoes the pin that this request made, if it made one."""
+        for prefix in self.pinned():
+            if prefix.request_id == request_id:
+                self.unpin(prefix.id)
+
+    def is_pinned(self, name: str) -> bool:
+        return name in self._cache.pins
+
+    def pinned(self, owner: str | None = None) -> list[PinnedPrefix]:
+        """Those of `owner` (None: all) that are pinned still, in the order in which they were."""
+        self._pinned = {name: prefix for name, prefix in self._pinned.items() if name in self._cache.pins}
+        return [prefix for prefix in self._pinned.values() if owner in (None, prefix.owner)]
+
+    def max_bytes(self, num_owners: int = 1) -> int:
+        """What one of `num_owners` may pin."""
+        return int(self._cache.memory.limit_bytes * PINNED_SHARE) // num_owners
+
+    def unpin(self, name: str, owner: str | None = None) -> bool:
+        """False if there is no such pin, or it is not that of `owner` (None: whoever's)."""
+        known = any(prefix.id == name for prefix in self.pinned(owner))
+        return known and self._scheduler.unpin(name)
+
+    def _check_room(self, prefix: PinnedPrefix, pin: PinFor) -> None:
+        counted = {one.id: one for one in (*self.pinned(), *(asked.prefix for asked in self._asked.values()))}
+        if prefix.id in counted:
+            return
+        own = sum(one.num_bytes for one in counted.values() if one.owner == pin.owner)
+        total, limit = sum(one.num_bytes for one in counted.values()), self.max_bytes(pin.num_owners)
+        if own + prefix.num_bytes > limit or total + prefix.num_bytes > self.max_bytes():
+            raise RequestError(
+                f"pinning {prefix.num_tokens} tokens takes {size(prefix.num_bytes)}: {size(own)} of the {size(limit)} "
+                "that you may pin are pinned already",
+                "unpin one (GET /cache/prefixes lists them), or start the server with more --kv-cache-memory-bytes",
+                status=409,
+                code="pin_limit_exceeded",
+                param="pin",
+            )

@@ -1,0 +1,327 @@
+"""Prompts computed for the cache alone, and pinned; with attention alone and with recurrent layers."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from dataclasses import replace
+
+import pytest
+import torch
+from families import FAMILIES, model_of
+from tiny_engine import add, drain, tokens
+from toy_tokenizers import byte_level
+
+from milepost.config import EngineConfig
+from milepost.engine.async_llm import AsyncLLM
+from milepost.engine.build import assemble
+from milepost.engine.chat import ChatTemplate
+from milepost.engine.engine import Engine
+from milepost.engine.inputs import read_prompt
+from milepost.engine.llm import LLM
+from milepost.engine.prefixes import PINNED_SHARE, PinFor
+from milepost.errors import RequestError
+from milepost.models.loader.load import LoadedModel
+from milepost.models.loader.random_weights import random_source
+from milepost.outputs import PrewarmOutput
+from milepost.sampling_params import RequestOutputKind, SamplingParams
+from milepost.specs import checkpoint_bytes, kv_block_bytes, window_bytes
+
+PREFIX = [i % 90 + 1 for i in range(150)]
+LONG = PREFIX + [7] * 20
+KINDS = {"llama": 144, "granitemoehybrid": 128, "mamba2": 128}
+"""Families of attention, of both, of recurrent layers; and how much of the prefix a longer prompt resumes."""
+
+every_kind = pytest.mark.parametrize("family", KINDS)
+
+
+def engine_of(
+    family: str, num_tokens: int = 2048, num_states: int = 30, *, num_seqs: int = 4, **settings: object
+) -> Engine:
+    """With room for KV of so many tokens and so many states."""
+    model = model_of(family)
+    specs = model.layer_specs()
+    block, state, window = kv_block_bytes(specs, 4), checkpoint_bytes(specs, 4), window_bytes(specs, 4)
+    memory = num_tokens // 16 * block + (num_states + 1) * state + num_seqs * window
+    loaded = LoadedModel(model, random_source(FAMILIES[family].to_dict(), "tiny"), [], torch.float32, 0)
+    config = EngineConfig(kv_cache_memory_bytes=memory, max_num_seqs=num_seqs, **settings)  # type: ignore[arg-type]
+    return assemble(loaded, config)
+
+
+def prewarm(engine: Engine, prompt: list[int], *, pin: bool = False, owner: str = "", salt: str = "") -> PrewarmOutput:
+    engine.prewarm("warm", read_prompt(prompt, engine.model), pin=PinFor(owner) if pin else None, cache_salt=salt)
+    output = drain(engine)["warm"]
+    assert (output.error, output.outputs[0].finish_reason, tokens(output)) == (None, "length", [])
+    engine.scheduler.cache.check([])
+    return engine.prewarmed(output, salt)
+
+
+def cached(engine: Engine, prompt: list[int], **options: object) -> int:
+    add(engine, "ask", prompt, SamplingParams(temperature=0.0, max_tokens=2, ignore_eos=True), **options)
+    return drain(engine)["ask"].num_cached_tokens
+
+
+def fill(engine: Engine, token: int) -> None:
+    """Other texts, each with that `token`, push out what may go."""
+    for i in range(20):
+        add(engine, f"other {i}", [i, token] * 75, SamplingParams(temperature=0.0, max_tokens=2, ignore_eos=True))
+    drain(engine)
+
+
+# A request for no tokens
+
+
+@every_kind
+@pytest.mark.parametrize("kind", RequestOutputKind)
+def test_a_request_for_no_tokens_computes_its_prompt_and_ends(family: str, kind: RequestOutputKind) -> None:
+    engine = engine_of(family, max_num_batched_tokens=64)
+    add(engine, "none", PREFIX, SamplingParams(max_tokens=0, prompt_logprobs=0, output_kind=kind))
+    output = drain(engine)["none"]
+    assert output.finished
+    assert [(list(s.token_ids), s.text, s.finish_reason) for s in output.outputs] == [([], "", "length")]
+    assert output.prompt_logprobs is not None
+    assert len(output.prompt_logprobs) == len(PREFIX)
+    assert cached(engine, LONG) == KINDS[family]
+
+
+# Prewarming
+
+
+@every_kind
+def test_the_next_request_resumes_and_says_what_it_would_have_said(family: str) -> None:
+    engine, cold = engine_of(family), engine_of(family, enable_prefix_caching=False)
+    first = prewarm(engine, PREFIX)
+    assert (first.num_tokens, first.num_cached_tokens, first.num_resident_tokens) == (150, 0, KINDS[family])
+    assert not first.pinned
+    again = prewarm(engine, PREFIX)
+    assert (again.id, again.num_cached_tokens > 0) == (first.id, True)
+    answers = []
+    for one in (engine, cold):
+        add(one, "ask", LONG, SamplingParams(temperature=0.0, max_tokens=8, ignore_eos=True))
+        answers.append(drain(one)["ask"])
+    assert tokens(answers[0]) == tokens(answers[1])
+    assert [answer.num_cached_tokens for answer in answers] == [KINDS[family], 0]
+
+
+def test_scopes_are_apart() -> None:
+    engine = engine_of("granitemoehybrid")
+    one, other = prewarm(engine, PREFIX, salt="one"), prewarm(engine, PREFIX, salt="other")
+    assert one.id != other.id
+    assert other.num_cached_tokens == 0
+    assert (cached(engine, LONG), cached(engine, LONG, cache_salt="one")) == (0, 128)
+
+
+def test_nothing_is_kept_where_caching_is_off() -> None:
+    engine = engine_of("llama", enable_prefix_caching=False)
+    with pytest.raises(RequestError, match="prefix caching is off"):
+        prewarm(engine, PREFIX)
+    assert not engine.has_work
+
+
+# Pins
+
+
+@every_kind
+def test_a_pinned_prefix_stays_and_an_unpinned_one_goes(family: str) -> None:
+    engine = engine_of(family, num_tokens=640, num_states=10)
+    pinned = prewarm(engine, PREFIX, pin=True)
+    assert pinned.pinned
+    fill(engine, 100)
+    assert engine.scheduler.cache.resident(PREFIX) == KINDS[family]
+    assert cached(engine, LONG) == KINDS[family]
+    snapshot = engine.metrics.cache_snapshot
+    assert snapshot is not None
+    assert snapshot.pinned_bytes == engine.scheduler.cache.memory.prefix_bytes(144) > 0
+    assert engine.unpin(pinned.id)
+    assert not engine.unpin(pinned.id)
+    snapshot = engine.metrics.cache_snapshot
+    assert snapshot is not None
+    assert snapshot.pinned_bytes == 0
+    later = iter(range(101, 115))
+    while engine.scheduler.cache.resident(PREFIX):
+        fill(engine, next(later))
+
+
+def test_a_pin_is_listed_for_its_owner_until_he_unpins_it() -> None:
+    engine = engine_of("llama")
+    mine, others = prewarm(engine, PREFIX, pin=True, owner="me"), prewarm(engine, LONG, pin=True, owner="you")
+    assert [prefix.id for prefix in engine.prefixes.pinned("me")] == [mine.id]
+    assert [prefix.id for prefix in engine.prefixes.pinned()] == [mine.id, others.id]
+    assert [prefix.num_tokens for prefix in engine.prefixes.pinned()] == [150, 170]
+    assert not engine.unpin(others.id, "me")
+    assert engine.unpin(mine.id, "me")
+    assert engine.unpin(others.id)
+    assert engine.prefixes.pinned() == []
+
+
+def test_an_aborted_or_failed_request_pins_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = engine_of("llama", max_num_batched_tokens=32)
+    engine.prewarm("warm", read_prompt(PREFIX, engine.model), pin=PinFor())
+    engine.step()
+    engine.abort("warm")
+    assert engine.prefixes.pinned() == []
+    engine.prewarm("warm", read_prompt(PREFIX, engine.model), pin=PinFor())
+    engine.step()
+    monkeypatch.setattr(engine.runner, "_forward", lambda pieces: 1 / 0)
+    assert drain(engine)["warm"].error is not None
+    assert (engine.prefixes.pinned(), engine.scheduler.cache.pins.num_bytes) == ([], 0)
+
+
+def test_pins_hold_at_most_half_of_the_cache() -> None:
+    engine = engine_of("llama", num_tokens=640)
+    half = engine.prefixes.max_bytes()
+    assert half == engine.scheduler.cache.memory.limit_bytes * PINNED_SHARE
+    for start in (1, 2):
+        prewarm(engine, [start, *PREFIX], pin=True)
+    with pytest.raises(
+        RequestError, match=r"pinning 151 tokens takes .*you may pin are pinned.*/cache/prefixes"
+    ) as told:
+        prewarm(engine, [3, *PREFIX], pin=True)
+    assert (told.value.status, told.value.code) == (409, "pin_limit_exceeded")
+    assert not engine.has_work
+    assert prewarm(engine, [1, *PREFIX], pin=True).pinned, "what is pinned already takes no more"
+    assert engine.unpin(engine.prefixes.pinned()[0].id)
+    assert prewarm(engine, [3, *PREFIX], pin=True).pinned
+
+
+def test_what_is_asked_for_at_once_counts_too() -> None:
+    engine = engine_of("llama", num_tokens=640)
+    for start in (1, 2):
+        engine.prewarm(str(start), read_prompt([start, *PREFIX], engine.model), pin=PinFor())
+    with pytest.raises(RequestError, match="pinned already"):
+        engine.prewarm("3", read_prompt([3, *PREFIX], engine.model), pin=PinFor())
+    engine.abort("1")
+    engine.prewarm("3", read_prompt([3, *PREFIX], engine.model), pin=PinFor())
+    drain(engine)
+    assert len(engine.prefixes.pinned()) == 2
+
+
+def test_owners_have_equal_parts() -> None:
+    engine = engine_of("llama", num_tokens=640)
+    one, two = PinFor("one", 2), PinFor("two", 2)
+    for number, pin in enumerate((one, two)):
+        engine.prewarm(str(number), read_prompt([number, *PREFIX], engine.model), pin=pin)
+    with pytest.raises(RequestError, match="pinned already"):
+        engine.prewarm("3", read_prompt([3, *PREFIX], engine.model), pin=one)
+    drain(engine)
+    assert len(engine.prefixes.pinned("two")) == 1
+
+
+def test_what_cannot_be_resumed_cannot_be_pinned() -> None:
+    for family, unit in (("llama", 16), ("granitemoehybrid", 64)):
+        with pytest.raises(RequestError, match=f"nothing is resumed below {unit}"):
+            prewarm(engine_of(family), PREFIX[: unit - 1], pin=True)
+        assert prewarm(engine_of(family), PREFIX[:unit], pin=True).num_resident_tokens == unit
+
+
+@pytest.mark.parametrize(("family", "num_tokens", "num_states"), [("llama", 512, 0), ("granitemoehybrid", 320, 3)])
+def test_a_request_that_needs_the_pins_memory_gets_it(family: str, num_tokens: int, num_states: int) -> None:
+    engine = engine_of(family, num_tokens, num_states, num_seqs=1)
+    prewarm(engine, PREFIX, pin=True)
+    long = [5] * (engine.model.max_model_len - 10)
+    for name, prompt in (("large", long), ("small", [6] * 30), ("other", [7] * 30)):
+        add(engine, name, prompt, SamplingParams(temperature=0.0, max_tokens=5, ignore_eos=True))
+    outputs = drain(engine)
+    assert [len(tokens(output)) for output in outputs.values()] == [5] * 3
+    assert engine.prefixes.pinned() == []
+    assert engine.scheduler.cache.stats.pins_given_up == 1
+
+
+def test_reset_forgets_pins() -> None:
+    engine = engine_of("llama")
+    prewarm(engine, PREFIX, pin=True)
+    assert engine.reset_prefix_cache()
+    assert engine.prefixes.pinned() == []
+
+
+# The faces
+
+
+def test_in_a_program() -> None:
+    llm = LLM.__new__(LLM)
+    llm.engine, llm._ids = engine_of("llama"), itertools.count()
+    template = ChatTemplate(
+        "{% for m in messages %}<{{m.role}}>{{m.content}}{% endfor %}{% if add_generation_prompt %}>{% endif %}"
+    )
+    llm.engine.model = replace(llm.engine.model, tokenizer=byte_level(), chat_template=template)
+    system = [{"role": "system", "content": "x" * 100}]
+    warm = llm.prewarm(system, pin=True)
+    assert (warm.num_tokens, warm.num_resident_tokens, warm.pinned) == (108, 96, True)
+    (answer,) = llm.chat([*system, {"role": "user", "content": "hi"}], SamplingParams(max_tokens=1), use_tqdm=False)
+    assert answer.num_cached_tokens == 96
+    assert [prefix.id for prefix in llm.pinned_prefixes()] == [warm.id]
+    assert llm.unpin(warm)
+    assert not llm.unpin(warm.id)
+    assert llm.prewarm("y" * 40).num_resident_tokens == 32
+    assert llm.prewarm([1] * 40).num_resident_tokens == 32
+    with pytest.raises(RequestError, match="the prompt is empty"):
+        llm.prewarm([])
+
+
+def test_from_an_event_loop() -> None:
+    llm = AsyncLLM(engine_of("granitemoehybrid"))
+
+    async def run() -> None:
+        warm = await llm.prewarm(PREFIX, "warm", pin=PinFor("me"), cache_salt="salt")
+        assert (warm.num_tokens, warm.num_cached_tokens, warm.num_resident_tokens, warm.pinned) == (150, 0, 128, True)
+        assert [prefix.id for prefix in await llm.pinned_prefixes("me")] == [warm.id]
+        tree = await llm.cache_tree()
+        assert [(node.start, node.end, node.pinned) for node in tree.nodes] == [(0, 144, 1)]
+        with pytest.raises(RequestError, match="nothing is resumed below"):
+            await llm.prewarm([1, 2], "short", pin=PinFor())
+        assert await llm.unpin(warm.id, "me")
+        assert not await llm.unpin(warm.id)
+
+    try:
+        asyncio.run(run())
+    finally:
+        llm.shutdown()
+
+
+def test_who_hangs_up_leaves_no_pin() -> None:
+    llm = AsyncLLM(engine_of("llama", max_num_batched_tokens=16))
+
+    async def run() -> None:
+        for ready in range(0, 12, 3):
+            asked = asyncio.ensure_future(llm.prewarm([ready, *PREFIX], f"warm {ready}", pin=PinFor()))
+            while not llm._engine.has_work and not asked.done():
+                await asyncio.sleep(0)
+            for _ in range(ready):
+                await asyncio.sleep(0)
+            if not asked.cancel():
+                assert (await asked).pinned
+                assert await llm.unpin((await asked).id)
+                continue
+            with pytest.raises(asyncio.CancelledError):
+                await asked
+            while llm._engine.has_work:
+                await asyncio.sleep(0)
+        assert await llm.pinned_prefixes() == []
+
+    try:
+        asyncio.run(run())
+    finally:
+        llm.shutdown()
+
+
+def test_one_who_hangs_up_takes_no_pin_of_another() -> None:
+    engine = engine_of("llama")
+    prewarm(engine, PREFIX, pin=True)
+    engine.prewarm("again", read_prompt(PREFIX, engine.model), pin=PinFor())
+    drain(engine)
+    engine.prefixes.withdraw("again")
+    assert len(engine.prefixes.pinned()) == 1
+    engine.prefixes.withdraw("warm")
+    assert engine.prefixes.pinned() == []
+
+
+def test_questions_to_an_engine_that_has_stopped_are_answered() -> None:
+    llm = AsyncLLM(engine_of("llama"))
+
+    async def run() -> None:
+        llm.shutdown()
+        for question in (llm.cache_tree(), llm.pinned_prefixes(), llm.unpin("prefix-1"), llm.reset_prefix_cache()):
+            with pytest.raises(Exception, match="shutting down"):
+                await question
+
+    asyncio.run(run())
