@@ -23,10 +23,8 @@ class Llama:
 
     def __init__(self, settings: Settings) -> None:
         self.port = free_port()
-        # Slots share one cache of this many tokens: all prompts of the burst, or one long prompt, fit.
-        context = max(settings.context, SLOTS * 640)
         command = [settings.options["server"], "-m", str(settings.model), "--port", str(self.port)]
-        command += ["-c", str(context), "-np", str(SLOTS), "-kvu", "-t", str(settings.threads)]
+        command += ["-c", str(SLOTS * settings.context), "-np", str(SLOTS), "-t", str(settings.threads)]
         command += ["-tb", str(settings.threads), "-ngl", "0"]
         self.server = subprocess.Popen(command, stdin=subprocess.DEVNULL)
         self.prefix_caching = settings.prefix_caching
