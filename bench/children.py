@@ -46,7 +46,7 @@ class Child:
             )
         try:
             told = self._read()
-        except ChildError:
+        except BaseException:  # also where the user gave up
             self.close()
             raise
         self.start_seconds = time.perf_counter() - begun

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -166,8 +166,12 @@ def _started(context: Context, names: list[str], prefix_caching: bool) -> Iterat
             child.close()
 
 
-def _tell(measure: Measure) -> Callable[[str, float], None]:
-    return lambda name, value: _say(f"{measure.name}: {name} {value:,.1f} {measure.unit}")
+def _tell(measure: Measure) -> Callable[[str, float, Mapping[str, Any]], None]:
+    def tell(name: str, value: float, answer: Mapping[str, Any]) -> None:
+        cached = "" if answer.get("cached") is None else f" ({answer['cached']} tokens cached)"
+        _say(f"{measure.name}: {name} {value:,.1f} {measure.unit}{cached}")
+
+    return tell
 
 
 def _say(line: str) -> None:

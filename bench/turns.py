@@ -65,7 +65,10 @@ class Row:
 
 
 def take_turns(
-    measure: Measure, children: Iterable[Engine], repeats: int, told: Callable[[str, float], None] = lambda *_: None
+    measure: Measure,
+    children: Iterable[Engine],
+    repeats: int,
+    told: Callable[[str, float, Mapping[str, Any]], None] = lambda *_: None,
 ) -> list[Values]:
     """`repeats` rounds in which each engine is measured once. One that fails is left out of the rounds that follow."""
     children = list(children)
@@ -84,7 +87,7 @@ def take_turns(
                 problems[child.name] = str(answer["error"])
                 continue
             found[child.name].append(measure.value(answer))
-            told(child.name, found[child.name][-1])
+            told(child.name, found[child.name][-1], answer)
     return [
         Values(name, problem=problems[name]) if name in problems else Values(name, tuple(values))
         for name, values in found.items()

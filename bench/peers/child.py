@@ -6,7 +6,8 @@ requests as the op says, or {"error": TEXT}. An adaptor answers the ops that it 
     prefill(tokens)                      a fresh prompt, to its first token; work: its tokens
     decode(batch, prompt, tokens)        steps in which each of `batch` answers grows; work: tokens drawn
     burst(requests, prompt, answer)      all at once, to the last answer's end; work: tokens drawn
-    reuse(tokens, shared)                a prompt of which the first `shared` tokens were sent before; work: 1
+    reuse(tokens, shared)                a prompt of which the first `shared` tokens were sent before; work: 1;
+                                         cached: how many of them were not computed again, or null
 """
 
 from __future__ import annotations
@@ -91,9 +92,11 @@ class Prompts:
 
 
 class Stepped(Protocol):
-    """An engine that is stepped by hand. `step` returns the number of a request for each token that it drew."""
+    """An engine that is stepped by hand. `step` returns the number of a request for each token that it drew; `cached`
+    is how many tokens of the last prompt were not computed again, where the engine tells."""
 
     about: dict[str, Any]
+    cached: int | None
 
     def add(self, number: int, ids: list[int], max_tokens: int) -> None: ...
     def step(self) -> list[int]: ...
@@ -135,7 +138,7 @@ class Runs:
         first = self.prompts.fresh(tokens)
         second = first[:shared] + self.prompts.fresh(tokens - shared)
         self._one(first)
-        return {"seconds": self._one(second), "work": 1}
+        return {"seconds": self._one(second), "work": 1, "cached": self.engine.cached}
 
     def _one(self, ids: list[int]) -> float:
         """Seconds from the request to its first token, which is its last."""

@@ -45,6 +45,7 @@ class Continuous:
             str(settings.model), scheduler_config=scheduler, device="CPU", properties=properties(settings)
         )
         self.about = about(settings)
+        self.cached: int | None = None
         self._handles: dict[int, Any] = {}
 
     def add(self, number: int, ids: list[int], max_tokens: int) -> None:

@@ -26,6 +26,7 @@ class Vllm:
             disable_log_stats=True,
         )
         self.engine = llm.llm_engine
+        self.cached: int | None = None
         self.vocab_size = llm.model_config.get_vocab_size()
         self.about = {"version": vllm.__version__, "threads": torch.get_num_threads(), "torch": torch.__version__}
 
@@ -40,7 +41,10 @@ class Vllm:
         self.engine.add_request(str(number), {"prompt_token_ids": ids}, params)
 
     def step(self) -> list[int]:
-        return [int(out.request_id) for out in self.engine.step() for _ in out.outputs[0].token_ids]
+        outputs = self.engine.step()
+        for output in outputs:
+            self.cached = output.num_cached_tokens
+        return [int(output.request_id) for output in outputs for _ in output.outputs[0].token_ids]
 
     def busy(self) -> bool:
         return self.engine.has_unfinished_requests()

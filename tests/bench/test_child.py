@@ -17,6 +17,7 @@ class Stepped:
 
     def __init__(self) -> None:
         self.about = {"version": "1"}
+        self.cached: int | None = 7
         self.now = 0.0
         self.left: dict[int, int] = {}
         self.prompts: list[list[int]] = []
@@ -73,7 +74,7 @@ def test_a_burst_is_all_requests_to_the_last_ones_end(runs: Runs) -> None:
 
 def test_reuse_times_the_second_prompt_alone(engine: Stepped, runs: Runs) -> None:
     engine.late = {1: 5}
-    assert runs.reuse(tokens=20, shared=15) == {"seconds": 1, "work": 1}
+    assert runs.reuse(tokens=20, shared=15) == {"seconds": 1, "work": 1, "cached": 7}
     first, second = engine.prompts
     assert first[:15] == second[:15]
     assert first[15:] != second[15:]
