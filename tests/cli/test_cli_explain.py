@@ -14,6 +14,7 @@ from fake_engine import FakeEngine, serving, state_of
 from families import FAMILIES, tiny_model
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
+from milepost.cli.explanation import quoted
 from milepost.cli.main import main
 from milepost.outputs import CacheReport
 
@@ -157,3 +158,7 @@ def test_the_last_requests_of_a_server(capsys: pytest.CaptureFixture[str]) -> No
         assert oldest.rstrip().endswith('"\\u001b[1mwor"'), "its text cannot steer the terminal"
         assert main(["explain", "--url", url]) == 2
         assert "hint: give --api-key" in capsys.readouterr().err
+
+
+def test_text_of_prompts_cannot_steer_the_terminal() -> None:
+    assert quoted("\x9b1m\x1b[2J\n") == '"1m\\u001b[2J\\n"'
