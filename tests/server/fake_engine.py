@@ -14,6 +14,7 @@ import uvicorn
 from milepost.cache.snapshot import CacheSnapshot, KindBytes
 from milepost.cache.stats import CacheStats
 from milepost.engine.chat import ChatTemplate
+from milepost.engine.places import Places, in_tokens
 from milepost.errors import RequestError, RequestFailed
 from milepost.outputs import CacheReport, CompletionOutput, Logprob, RequestOutput
 from milepost.sampling_params import RequestOutputKind, SamplingParams
@@ -30,6 +31,10 @@ class FakeTokenizer:
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         return [BOS] * add_special_tokens + list(text.encode())
+
+    def encode_with(self, places: Places, text: str, add_special_tokens: bool = True) -> tuple[list[int], Places]:
+        found = in_tokens(places, lambda place: add_special_tokens + len(text[:place].encode()))
+        return self.encode(text, add_special_tokens), found
 
     def decode(self, ids: list[int], skip_special_tokens: bool = True) -> str:
         special = "" if skip_special_tokens else "<s>" * sum(token == BOS for token in ids)

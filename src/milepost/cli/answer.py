@@ -68,8 +68,10 @@ def chat_prompt(engine: Engine, messages: list[dict[str, str]]) -> dict[str, Any
     """Messages as a prompt, through the model's chat template."""
     if engine.chat_template is None or engine.tokenizer is None:
         raise RequestError("this model has no chat template", "give one with --chat-template FILE")
-    text = engine.chat_template.render(messages)
-    return {"prompt": text, "prompt_token_ids": engine.tokenizer.encode(text, add_special_tokens=False)}
+    template, tokenizer = engine.chat_template, engine.tokenizer
+    text = template.render(messages)
+    ids, places = tokenizer.encode_with(template.places(text, messages), text, add_special_tokens=False)
+    return {"prompt": text, "prompt_token_ids": ids, "places": places}
 
 
 async def stream_answer(

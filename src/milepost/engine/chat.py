@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -11,9 +12,13 @@ from typing import Any
 
 import jinja2
 
-from milepost.engine.chat_messages import Message, flat, parted, read_messages
+from milepost.engine import chat_marks
+from milepost.engine.chat_messages import CACHE_CONTROL, Message, flat, parted, read_messages
 from milepost.engine.chat_sandbox import MAX_SECONDS, Budget, ChatEnvironment, TemplateBound, TemplateRefusal, render
+from milepost.engine.places import NOWHERE, Places
 from milepost.errors import RequestError
+
+logger = logging.getLogger(__name__)
 
 _CONTINUE = "\ue000\ue001\ue002\ue001\ue000"
 """Marks where the final message goes on: characters for private use, which no filter of a template changes."""
@@ -74,7 +79,7 @@ class ChatTemplate:
         read = read_messages(messages)
         variables = {
             **chat_template_kwargs,
-            "tools": _objects("tools", tools) or None,
+            "tools": _uncontrolled(_objects("tools", tools)),
             "documents": _objects("documents", documents),
             "add_generation_prompt": add_generation_prompt,
         }
@@ -83,6 +88,27 @@ class ChatTemplate:
             variables["messages"] = _left_open(formatted) if continue_final_message else formatted
             text = template.render(variables)
         return _cut_open(text) if continue_final_message else text
+
+    def places(
+        self,
+        text: str,
+        messages: Sequence[Mapping[str, Any]],
+        /,
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        **options: Any,
+    ) -> Places:
+        """Where prompts are expected to part from `text`, which `render` made of the same arguments, in characters: the
+        begins and ends of messages, and clients' breakpoints. Renders once more, raises nothing; none if they cannot be
+        found."""
+        try:
+            found = chat_marks.found(self.render(chat_marks.marked(messages, tools), tools=tools, **options), text)
+        except Exception as error:  # a template may fail in any way on a text that has marks
+            logger.debug("no message boundaries: %s", type(error).__name__)
+            return NOWHERE
+        if not found:
+            logger.debug("no message boundaries: the template changes the texts, or reads them")
+        return found
 
     def _choose(self, name: str) -> _Template:
         if not self._templates:
@@ -205,6 +231,17 @@ def _objects(name: str, values: Sequence[Mapping[str, Any]] | None) -> list[dict
     if not isinstance(values, list | tuple) or not all(isinstance(value, Mapping) for value in values):
         raise RequestError(f"{name} must be a list of objects", f"change {name}", param=name)
     return [dict(value) for value in values]
+
+
+def _uncontrolled(tools: list[dict[str, Any]] | None) -> list[dict[str, Any]] | None:
+    """Without `cache_control`, which templates would spell out; None for no tools."""
+    found = []
+    for tool in tools or ():
+        kept = {name: value for name, value in tool.items() if name != CACHE_CONTROL}
+        if isinstance(kept.get("function"), Mapping):
+            kept["function"] = {name: value for name, value in kept["function"].items() if name != CACHE_CONTROL}
+        found.append(kept)
+    return found or None
 
 
 def _left_open(messages: list[Message]) -> list[Message]:

@@ -10,8 +10,11 @@ from milepost.errors import RequestError
 
 Message = dict[str, Any]
 
-_TEXT_PARTS = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
+TEXT_PARTS = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
 """Kinds of content parts that are text, and where each has it."""
+
+CACHE_CONTROL = "cache_control"
+"""Anthropic's field, which others pass on: here prompts are expected to part. It is no part of the prompt."""
 
 _REASONING_FIELDS = ("reasoning_content", "thinking", "reasoning")
 """Names that clients give a message's reasoning; templates read the first, and gpt-oss's the second."""
@@ -23,6 +26,7 @@ def read_messages(messages: Sequence[Mapping[str, Any]]) -> list[Message]:
     Fields that are None are left out, since templates tell a missing field from a None that they would spell out; only
     an assistant's missing content becomes "". Content is text or a list of {"type": "text", "text": ...}.
     Arguments of tool calls that are JSON text of an object become that object, which is what templates expect.
+    `cache_control` is left out.
     """
     if not isinstance(messages, list | tuple):
         raise RequestError("messages must be a list", "send a list of messages", param="messages")
@@ -44,7 +48,7 @@ def parted(content: Any) -> Any:
 def _read(place: int, message: Mapping[str, Any]) -> Message:
     if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
         raise _bad(place, "must be an object with a role")
-    read = {name: value for name, value in message.items() if value is not None}
+    read = {name: value for name, value in message.items() if value is not None and name != CACHE_CONTROL}
     if "content" in read:
         read["content"] = _content(place, read["content"])
     elif read["role"] == "assistant":
@@ -64,9 +68,9 @@ def _content(place: int, content: Any) -> str | list[Message]:
     parts = []
     for part in _list(place, "content", content):
         kind = "text" if isinstance(part, str) else part.get("type") if isinstance(part, Mapping) else None
-        if not isinstance(kind, str) or kind not in _TEXT_PARTS:
+        if not isinstance(kind, str) or kind not in TEXT_PARTS:
             raise _bad(place, f"content has a part of type {kind!r}: this model reads text only")
-        text = part if isinstance(part, str) else part.get(_TEXT_PARTS[kind])
+        text = part if isinstance(part, str) else part.get(TEXT_PARTS[kind])
         if not isinstance(text, str):
             raise _bad(place, f"content has a {kind} part without text")
         parts.append({"type": "text", "text": text})

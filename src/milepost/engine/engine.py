@@ -89,7 +89,19 @@ class Engine:
         now = self.clock()
         seed = self.rng.getrandbits(64) if params.seed is None else params.seed % 2**64
         sequences = [
-            Sequence(request_id, list(prompt.ids), len(prompt.ids), params, i, seed, priority, now, cache_salt)
+            Sequence(
+                request_id,
+                list(prompt.ids),
+                len(prompt.ids),
+                params,
+                index=i,
+                seed=seed,
+                priority=priority,
+                arrival_time=now,
+                cache_salt=cache_salt,
+                boundaries=prompt.places.boundaries,
+                breakpoints=prompt.places.breakpoints,
+            )
             for i in range(params.n)
         ]
         state = RequestState(prompt, params, sequences, self.model.tokenizer, now)

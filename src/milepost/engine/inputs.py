@@ -8,21 +8,26 @@ from dataclasses import dataclass
 from numbers import Integral
 from typing import Any
 
+from milepost.engine.chat import ChatTemplate
+from milepost.engine.places import NOWHERE, Places, kept, read_breakpoints
 from milepost.engine.served_model import ServedModel
+from milepost.engine.tokenizer import Tokenizer
 from milepost.errors import MilepostError, RequestError, RequestFailed
 from milepost.sampling_params import SamplingParams
 
 Prompt = str | Sequence[int] | Mapping[str, Any]
 """Text, token ids (a list, or any iterable of them: an array, a generator), {"prompt": text} or
-{"prompt_token_ids": ids}."""
+{"prompt_token_ids": ids}. A dict may say where prompts are expected to part from this one:
+"cache_breakpoints", numbers of tokens that lie before each such place, ascending."""
 
 
 @dataclass(frozen=True)
 class PromptTokens:
-    """A prompt as read: its text if it came as text, and its token ids."""
+    """A prompt as read: its text if it came as text, its token ids, and where others may part from it, in tokens."""
 
     text: str | None
     ids: list[int]
+    places: Places = NOWHERE
 
 
 def read_prompt(prompt: Prompt, model: ServedModel) -> PromptTokens:
@@ -31,7 +36,22 @@ def read_prompt(prompt: Prompt, model: ServedModel) -> PromptTokens:
     if ids is None:
         ids = _tokenise(text or "", model)
     _check(ids, model)
-    return PromptTokens(text, ids)
+    return PromptTokens(text, ids, _places(prompt, len(ids)) if isinstance(prompt, Mapping) else NOWHERE)
+
+
+def chat_prompt(
+    template: ChatTemplate,
+    tokenizer: Tokenizer,
+    messages: Sequence[Mapping[str, Any]],
+    /,
+    *,
+    add_special_tokens: bool = False,
+    **options: Any,
+) -> dict[str, Any]:
+    """Messages as a prompt for `read_prompt`; `options` are those of `ChatTemplate.render`, whose errors it raises."""
+    text = template.render(messages, **options)
+    ids, places = tokenizer.encode_with(template.places(text, messages, **options), text, add_special_tokens)
+    return {"prompt": text, "prompt_token_ids": ids, "places": places}
 
 
 def check_params(params: SamplingParams, model: ServedModel) -> None:
@@ -80,6 +100,13 @@ def id_list(ids: Any) -> list[int]:
 
 def is_id(value: Any) -> bool:
     return isinstance(value, Integral) and not isinstance(value, bool)
+
+
+def _places(prompt: Mapping[str, Any], num_tokens: int) -> Places:
+    """Those that `chat_prompt` found, and the caller's own."""
+    found: Places = prompt.get("places") or NOWHERE
+    named = read_breakpoints(prompt.get("cache_breakpoints"), num_tokens)
+    return Places(found.boundaries, kept((*found.breakpoints, *named)))
 
 
 def _tokenise(text: str, model: ServedModel) -> list[int]:

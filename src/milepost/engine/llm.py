@@ -13,7 +13,7 @@ from tqdm.auto import tqdm
 from milepost.config import EngineConfig
 from milepost.engine.build import Progress, build_engine
 from milepost.engine.engine import Engine
-from milepost.engine.inputs import Prompt, is_id, read_prompt
+from milepost.engine.inputs import Prompt, chat_prompt, is_id, read_prompt
 from milepost.engine.prefixes import PinFor
 from milepost.errors import RequestError
 from milepost.outputs import PinnedPrefix, PrewarmOutput, RequestOutput
@@ -45,7 +45,8 @@ class LLM:
         """A result for each prompt, in their order.
 
         A prompt is text, {"prompt": text} or {"prompt_token_ids": ids}; a list is several prompts, and a flat list of
-        ids is one; arrays and generators are read like lists. `sampling_params`: one for all, one for each, or None for
+        ids is one; arrays and generators are read like lists. In a dict, "cache_breakpoints" may say after how many
+        tokens others are expected to part from the prompt. `sampling_params`: one for all, one for each, or None for
         the model's defaults. A bad prompt raises `RequestError` before anything runs; a request that fails inside ends
         with `finish_reason` "error".
         `use_tqdm`: a progress bar on stderr where that is a terminal.
@@ -76,7 +77,10 @@ class LLM:
         tools: Sequence[Mapping[str, Any]] | None = None,
         chat_template_kwargs: Mapping[str, Any] | None = None,
     ) -> list[RequestOutput]:
-        """As `generate`, for one conversation or several, put into text by the model's chat template."""
+        """As `generate`, for one conversation or several, put into text by the model's chat template.
+
+        `cache_control` in a message, in a part of its content or in a tool is a breakpoint of the prefix cache.
+        """
         asked = {
             "add_generation_prompt": add_generation_prompt,
             "continue_final_message": continue_final_message,
@@ -136,8 +140,7 @@ class LLM:
         template, tokenizer = self.engine.model.chat_template, self.engine.model.tokenizer
         if template is None or tokenizer is None:
             raise RequestError("this model has no chat template", "use generate, or give chat_template=")
-        text = template.render(conversation, **asked)
-        return {"prompt": text, "prompt_token_ids": tokenizer.encode(text, add_special_tokens=False)}
+        return chat_prompt(template, tokenizer, conversation, **asked)
 
     def _params(
         self, given: SamplingParams | Sequence[SamplingParams] | None, num_prompts: int

@@ -11,10 +11,9 @@ messages must not fill the cache with them. A chat that grew has more all the sa
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
+from itertools import pairwise
 from typing import Any
 
 from milepost.errors import RequestError
@@ -42,12 +41,11 @@ def kept(places: Iterable[int]) -> tuple[int, ...]:
     return found if len(found) <= MAX_PLACES else (*found[:2], *found[2 - MAX_PLACES :])
 
 
-def in_tokens(places: Places, ends: Sequence[int]) -> Places:
-    """Places in a text as places in its tokens, of which `ends` says where in the text each ends: as many tokens as lie
-    wholly before."""
-    furthest = list(accumulate(ends, max))  # a token that is added behind the text, as EOS, ends nowhere in it
-    found = [[bisect_right(furthest, place) for place in some] for some in (places.boundaries, places.breakpoints)]
-    return Places(kept(found[0]), kept(found[1]))
+def in_tokens(places: Places, tokens_before: Callable[[int], int | None]) -> Places:
+    """Places in a text as places in its tokens: `tokens_before` counts those that lie wholly before a character, and is
+    None where that is not known."""
+    boundaries, breakpoints = map(tokens_before, places.boundaries), map(tokens_before, places.breakpoints)
+    return Places(kept(filter(None, boundaries)), kept(filter(None, breakpoints)))
 
 
 def read_breakpoints(value: Any, num_tokens: int) -> tuple[int, ...]:

@@ -10,8 +10,12 @@ from typing import Any
 
 import tokenizers
 
+from milepost.engine.places import Places, in_tokens
 from milepost.errors import RequestError, RequestFailed
 from milepost.models.loader.source import TokenizerSource
+
+LONGEST_GAP = 16
+"""Characters of no token that a place in a text may have behind it."""
 
 _BYTE_TOKEN = re.compile(r"<0x[0-9A-Fa-f]{2}>")
 
@@ -44,6 +48,24 @@ class Tokenizer:
         Special tokens spelled out in `text` become those tokens, which is what chat templates count on. Raises
         `RequestError` for text with lone surrogates, which no UTF-8 can hold.
         """
+        ids: list[int] = self._encode(text, add_special_tokens).ids
+        return ids
+
+    def encode_with(self, places: Places, text: str, add_special_tokens: bool = True) -> tuple[list[int], Places]:
+        """As `encode`, and `places`, in characters of `text`, in tokens: those that lie wholly before each."""
+        encoding = self._encode(text, add_special_tokens)
+
+        def tokens_before(place: int) -> int | None:
+            """The token of a character, or of the next that has one: a space may belong to none."""
+            for char in range(place, min(place + LONGEST_GAP, len(text))):
+                token: int | None = encoding.char_to_token(char)
+                if token is not None:
+                    return token
+            return None if place + LONGEST_GAP < len(text) else len(encoding.ids)
+
+        return encoding.ids, in_tokens(places, tokens_before)
+
+    def _encode(self, text: str, add_special_tokens: bool) -> tokenizers.Encoding:
         try:
             text.encode("utf-8")
         except UnicodeEncodeError as error:
@@ -52,8 +74,7 @@ class Tokenizer:
                 "send text that UTF-8 can encode",
             ) from error
         with _panics_as_errors():
-            ids: list[int] = self._backend.encode(text, add_special_tokens=add_special_tokens).ids
-        return ids
+            return self._backend.encode(text, add_special_tokens=add_special_tokens)
 
     def decode(self, ids: Iterable[int], skip_special_tokens: bool = True) -> str:
         """Text of `ids`; unknown ids add nothing, bytes that are no UTF-8 become U+FFFD."""

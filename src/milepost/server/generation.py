@@ -104,7 +104,7 @@ class Usage:
 
 async def _one(engine: Engine, job: Job, number: int) -> AsyncGenerator[RequestOutput, None]:
     request_id = job.request_id if len(job.prompts) == 1 else f"{job.request_id}-{number}"
-    prompt = {"prompt": job.prompts[number].text, "prompt_token_ids": job.prompts[number].ids}
+    prompt = job.prompts[number].for_engine()
     outputs = cast(
         "AsyncGenerator[RequestOutput, None]",
         engine.generate(prompt, job.params, request_id, priority=job.priority, cache_salt=job.scope),

@@ -15,7 +15,7 @@ from milepost.server.errors import ApiResponse
 from milepost.server.explaining import Explained
 from milepost.server.generation import Job, PromptOutput, Usage, finals, new_job, run
 from milepost.server.logprobs import LegacyLogprobs, prompt_logprobs
-from milepost.server.prompts import MAX_PROMPTS, Prompt, read_prompts
+from milepost.server.prompts import MAX_PROMPTS, Prompt, read_prompts, with_breakpoints
 from milepost.server.sampling import check_fits, check_logprobs, check_shared, sampling_params
 from milepost.server.schemas import CompletionRequest, StreamOptions
 from milepost.server.state import Engine, Tokenizer, server_state
@@ -34,6 +34,7 @@ async def completions(request: Request) -> Response:
     params = _params(body, engine)
     special = body.add_special_tokens is not False
     prompts = await until_hangup(request, read_prompts(engine, body.prompt, add_special_tokens=special))
+    prompts = with_breakpoints(prompts, body.cache_breakpoints)
     if len(prompts) * params.n > MAX_PROMPTS:
         raise RequestError(f"at most {MAX_PROMPTS} answers in one request", "send fewer prompts, or lower n", param="n")
     for prompt in prompts:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
 
+from milepost.engine.places import NOWHERE, Places, read_breakpoints
 from milepost.errors import MilepostError, RequestError
 from milepost.server.schemas import Message
 from milepost.server.state import ChatTemplate, Engine, Tokenizer
@@ -29,10 +30,15 @@ RESERVED_KWARGS = frozenset({"self", "messages", "conversation", "chat_template"
 
 @dataclass(frozen=True)
 class Prompt:
-    """Text (None when only ids were sent) and its token ids."""
+    """Text (None when only ids were sent), its token ids, and where others may part from it, in tokens."""
 
     text: str | None
     ids: list[int]
+    places: Places = NOWHERE
+
+    def for_engine(self) -> dict[str, Any]:
+        """As `Engine.generate` takes it."""
+        return {"prompt": self.text, "prompt_token_ids": self.ids, "places": self.places}
 
 
 class TemplateFields(Protocol):
@@ -46,7 +52,11 @@ class TemplateFields(Protocol):
 
 
 async def read_conversation(engine: Engine, conversation: Sequence[Message], asked: TemplateFields) -> Prompt:
-    """Messages through the model's chat template. Raises `RequestError`."""
+    """Messages through the model's chat template. Raises `RequestError`.
+
+    A message, a part of its content or a tool with `"cache_control": {"type": "ephemeral"}` is a breakpoint of the
+    prefix cache.
+    """
     template, tokenizer = engine.chat_template, engine.tokenizer
     if template is None or tokenizer is None:
         raise RequestError("this model has no chat template", "use /v1/completions, or start with --chat-template FILE")
@@ -57,9 +67,12 @@ async def read_conversation(engine: Engine, conversation: Sequence[Message], ask
     size = sum(len(str(message)) for message in messages)
 
     def read() -> Prompt:
-        text = _render(template, messages, asked.tools or None, kwargs)
+        options = {"tools": asked.tools or None} | kwargs
+        text = _render(template, messages, options)
         _check_length(text, engine, "messages")
-        return Prompt(text, tokenizer.encode(text, add_special_tokens=bool(asked.add_special_tokens)))
+        places = template.places(text, messages, **options)
+        ids, places = tokenizer.encode_with(places, text, add_special_tokens=bool(asked.add_special_tokens))
+        return Prompt(text, ids, places)
 
     return await _aside(size, read)
 
@@ -91,6 +104,11 @@ async def read_texts(engine: Engine, texts: list[str], *, add_special_tokens: bo
         return [Prompt(text, tokenizer.encode(text, add_special_tokens=add_special_tokens)) for text in texts]
 
     return await _aside(sum(map(len, texts)), read)
+
+
+def with_breakpoints(prompts: Sequence[Prompt], breakpoints: Any) -> list[Prompt]:
+    """Prompts with a client's `cache_breakpoints`, which count for each. Raises `RequestError`."""
+    return [replace(one, places=Places((), read_breakpoints(breakpoints, len(one.ids)))) for one in prompts]
 
 
 def needs_tokenizer(engine: Engine, param: str) -> Tokenizer:
@@ -145,10 +163,10 @@ def _template_kwargs(asked: TemplateFields) -> dict[str, Any]:
     return {"add_generation_prompt": generates, "continue_final_message": continues} | given
 
 
-def _render(template: ChatTemplate, messages: list[dict[str, Any]], tools: Any, kwargs: Mapping[str, Any]) -> str:
+def _render(template: ChatTemplate, messages: list[dict[str, Any]], options: Mapping[str, Any]) -> str:
     """A template is a program, and a message may be what its author did not think of: that is the request's error."""
     try:
-        return template.render(messages, **({"tools": tools} | dict(kwargs)))
+        return template.render(messages, **options)
     except MilepostError:
         raise
     except Exception as error:

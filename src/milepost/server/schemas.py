@@ -99,13 +99,15 @@ class ChatRequest(Generation):
 
 
 class CompletionRequest(Generation):
-    """POST /v1/completions. `prompt`: text, token ids, or a list of either. `best_of` is ignored."""
+    """POST /v1/completions. `prompt`: text, token ids, or a list of either. `best_of` is ignored. `cache_breakpoints`:
+    numbers of tokens of each prompt, see `engine/places.py`."""
 
     prompt: Any = None
     max_tokens: Whole | None = 16
     logprobs: Whole | None = None
     suffix: str | None = None
     add_special_tokens: bool | None = None
+    cache_breakpoints: Any = None
 
 
 class TokenizeRequest(Schema):

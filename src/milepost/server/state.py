@@ -13,6 +13,7 @@ from fastapi import Request
 
 from milepost import __version__
 from milepost.cache.snapshot import CacheSnapshot
+from milepost.engine.places import Places
 from milepost.errors import ConfigError, RequestError
 from milepost.outputs import RequestOutput
 from milepost.sampling_params import SamplingParams
@@ -23,6 +24,7 @@ CACHE_SCOPES = ("tenant", "global")
 
 class Tokenizer(Protocol):
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]: ...
+    def encode_with(self, places: Places, text: str, add_special_tokens: bool = True) -> tuple[list[int], Places]: ...
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str: ...
     def token_text(self, token_id: int) -> str: ...
 
@@ -37,6 +39,15 @@ class ChatTemplate(Protocol):
         tools: Sequence[Mapping[str, Any]] | None = None,
         **kwargs: Any,
     ) -> str: ...
+    def places(
+        self,
+        text: str,
+        messages: Sequence[Mapping[str, Any]],
+        /,
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        **options: Any,
+    ) -> Places: ...
 
 
 class Engine(Protocol):
