@@ -112,7 +112,7 @@ def test_settings_arrive(loaded, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
         "some/model --port 0 --dtype bfloat16 --max-model-len 32k --max-num-seqs 3 --max-num-batched-tokens 512 "
         "--kv-cache-memory-bytes 2GiB --seed 5 --served-model-name a --served-model-name b --no-enable-prefix-caching "
         f"--scheduling-policy priority --generation-config vllm --num-threads 2 --chat-template {template} "
-        "--api-key k --api-key l --allowed-origins * --cache-scope global"
+        "--api-key k --api-key l --allowed-origins * --cache-scope global --operator-api-key boss"
     )
     assert main(["serve", *args.split()]) == 0
     (config,), (state,) = loaded.configs, states
@@ -123,6 +123,7 @@ def test_settings_arrive(loaded, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     assert config.chat_template == str(template)
     assert state.settings.served_model_names == ("a", "b")
     assert (state.settings.api_keys, state.settings.allowed_origins) == (("k", "l"), ("*",))
+    assert (state.settings.operator_api_key, state.settings.keys) == ("boss", ("k", "l", "boss"))
     assert (state.settings.cache_scope, state.settings.shares_within_tenant) == ("global", False)
     assert state.loaded_bytes == (1, 2)
 
@@ -158,3 +159,52 @@ def test_a_secret_that_cannot_be_kept_costs_one_line(tmp_path: Path):
     assert len(err.splitlines()) == 1
     assert "WARNING the secret that names cache scopes cannot be used" in err
     assert "hint: " in err
+
+
+def test_prompts_are_computed_and_pinned_before_it_serves(tmp_path: Path):
+    (tmp_path / "chat.json").write_text('[{"role": "system", "content": "private words"}]')
+    (tmp_path / "plain.txt").write_text("more private words")
+    files = ("--prewarm", str(tmp_path / "chat.json"), "--prewarm", str(tmp_path / "plain.txt"))
+    with process("--port", "0", *files) as child:
+        url = child.stdout.readline().split()[-1]
+        pinned = httpx.get(f"{url}/cache/prefixes").json()["data"]
+        assert [prefix["num_tokens"] for prefix in pinned] == [21, 19]
+        child.send_signal(signal.SIGTERM)
+        _, err = child.communicate(timeout=30)
+    told = err.splitlines()
+    assert len(told) == 2
+    for line, name in zip(told, ("chat.json", "plain.txt"), strict=True):
+        assert f"prewarm: {tmp_path / name}: " in line
+        assert "private" not in line
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (None, "error: no file at {file}\nhint: give a file of text or of JSON messages"),
+        ('{"messages": [{"role": 5}]}', "error: --prewarm {file}: messages.0.role: "),
+    ],
+)
+def test_a_prefix_that_cannot_be_read(
+    loaded, tmp_path: Path, content: str | None, told: str, capsys: pytest.CaptureFixture[str]
+):
+    file = tmp_path / "prefix.json"
+    if content is not None:
+        file.write_text(content)
+    assert main(["serve", "--port", "0", "--prewarm", str(file)]) == 2
+    assert told.format(file=file) in capsys.readouterr().err
+    assert loaded.configs == [], "nothing was loaded for it"
+
+
+def test_a_prefix_that_cannot_be_pinned_ends_the_start(tmp_path: Path):
+    file = tmp_path / "prefix.txt"
+    file.write_text("x" * 240)
+    with process("--port", "0", "--prewarm", str(file)) as child:
+        out, err = child.communicate(timeout=30)
+    assert (out, child.returncode) == ("", 2)
+    assert err == "error: pinning is too much\nhint: unpin one\n"
+
+
+def test_prewarming_needs_a_cache(loaded, capsys: pytest.CaptureFixture[str]):
+    assert main(["serve", "--port", "0", "--prewarm", "-", "--no-enable-prefix-caching"]) == 2
+    assert "--prewarm needs prefix caching" in capsys.readouterr().err

@@ -11,12 +11,15 @@ from typing import Any
 
 import uvicorn
 
+from milepost.cache.keys import prefix_id
 from milepost.cache.snapshot import CacheSnapshot, KindBytes
 from milepost.cache.stats import CacheStats
+from milepost.cache.tree_snapshot import CheckpointView, NodeView, TreeSnapshot
 from milepost.engine.chat import ChatTemplate
 from milepost.engine.places import Places, in_tokens
+from milepost.engine.prefixes import PinFor
 from milepost.errors import RequestError, RequestFailed
-from milepost.outputs import CacheReport, CompletionOutput, Logprob, RequestOutput
+from milepost.outputs import CacheReport, CompletionOutput, Logprob, PinnedPrefix, PrewarmOutput, RequestOutput
 from milepost.sampling_params import RequestOutputKind, SamplingParams
 from milepost.server.app import create_app
 from milepost.server.run import listen, url_of
@@ -72,6 +75,8 @@ class FakeEngine:
         self.running: set[str] = set()
         self.asked: list[tuple[dict[str, Any], SamplingParams, int, str]] = []
         self.report: CacheReport | None = None
+        self.warmed: list[tuple[dict[str, Any], PinFor | None, str]] = []
+        self.pins: dict[str, PinnedPrefix] = {}
         self.shut_down = False
         self._seen: set[tuple[str, tuple[int, ...]]] = set()
 
@@ -115,6 +120,37 @@ class FakeEngine:
         by_kind = {"kv": KindBytes(48, 64), "state": KindBytes(20, 30)}
         stats = CacheStats(queries=100, hits=60, matched=80)
         return CacheSnapshot(True, True, None, 64, 1000, 940, 30, 3, 10, by_kind, 32, 2, stats)
+
+    async def cache_tree(self) -> TreeSnapshot:
+        checkpoint = CheckpointView(64, "end", 2, 0)
+        return TreeSnapshot((NodeView(0, None, 0, 0, 80, 1, 1, 3, 25, 1, (checkpoint,)),), 3, 1)
+
+    async def prewarm(
+        self,
+        prompt: dict[str, Any],
+        request_id: str,
+        *,
+        pin: PinFor | None = None,
+        priority: int = 0,
+        cache_salt: str = "",
+    ) -> PrewarmOutput:
+        """Answers at once; a prompt of more than 200 tokens is more than may be pinned."""
+        ids = prompt["prompt_token_ids"]
+        self._check(ids)
+        self.warmed.append((prompt, pin, cache_salt))
+        name = prefix_id(cache_salt, ids)
+        if pin is not None:
+            if len(ids) > 200:
+                raise RequestError("pinning is too much", "unpin one", status=409, code="pin_limit_exceeded")
+            self.pins[name] = PinnedPrefix(name, len(ids), len(ids), pin.owner, request_id)
+        return PrewarmOutput(name, len(ids), 0, len(ids) // 16 * 16, name in self.pins)
+
+    async def pinned_prefixes(self, owner: str | None = None) -> list[PinnedPrefix]:
+        return [prefix for prefix in self.pins.values() if owner in (None, prefix.owner)]
+
+    async def unpin(self, prefix_id: str, owner: str | None = None) -> bool:
+        mine = [prefix.id for prefix in await self.pinned_prefixes(owner)]
+        return prefix_id in mine and bool(self.pins.pop(prefix_id))
 
     async def reset_prefix_cache(self) -> bool:
         return True

@@ -35,9 +35,12 @@ def test_all_of_it() -> None:
         },
         "bytes": {
             "budget": 1000,
+            "per_token": 3,
+            "per_checkpoint": 10,
             "used": 68,
             "resident": 94,
             "available": 940,
+            "pinned": 30,
             "by_kind": {"kv": {"used": 48, "resident": 64}, "state": {"used": 20, "resident": 30}},
         },
         "known_tokens": 32,
@@ -57,6 +60,26 @@ def test_all_of_it() -> None:
             "resumed_from": {},
             "misses": {},
         },
+        "tree": {
+            "num_scopes": 1,
+            "num_nodes": 3,
+            "left_out": 2,
+            "nodes": [
+                {
+                    "node": 0,
+                    "parent": None,
+                    "scope": 0,
+                    "start": 0,
+                    "end": 80,
+                    "users": 1,
+                    "pinned": 1,
+                    "hits": 3,
+                    "num_bytes": 25,
+                    "num_checkpoints": 1,
+                    "checkpoints": [{"position": 64, "kind": "end", "hits": 2, "users": 0}],
+                }
+            ],
+        },
     }
 
 
@@ -65,6 +88,26 @@ def test_it_needs_a_key_and_names_the_scope() -> None:
         assert httpx.get(f"{url}/cache").status_code == 401
     assert cache_of(FakeEngine(), api_keys=("one",))["policy"]["scope"] == "tenant"
     assert cache_of(FakeEngine(), api_keys=("one",), cache_scope="global")["policy"]["scope"] == "global"
+
+
+@pytest.mark.parametrize(
+    ("settings", "key", "sees"),
+    [
+        ({}, "", True),
+        ({"api_keys": ("one", "two")}, "one", False),
+        ({"api_keys": ("one", "two"), "cache_scope": "global"}, "one", True),
+        ({"api_keys": ("one",), "operator_api_key": "boss"}, "one", False),
+        ({"api_keys": ("one",), "operator_api_key": "boss", "cache_scope": "global"}, "one", False),
+        ({"api_keys": ("one",), "operator_api_key": "boss"}, "boss", True),
+        ({"operator_api_key": "boss"}, "boss", True),
+    ],
+)
+def test_the_tree_is_for_the_operator(settings: dict[str, Any], key: str, sees: bool) -> None:
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    with serving(state_of(FakeEngine(), **settings)) as url:
+        told = httpx.get(f"{url}/cache", headers=headers).json()
+        assert ("tree" in told, told["bytes"]["budget"]) == (sees, 1000)
+        assert "tree" not in httpx.get(f"{url}/cache", headers=headers, params={"tree": "0"}).json()
 
 
 def test_of_a_real_engine() -> None:
@@ -82,6 +125,16 @@ def test_of_a_real_engine() -> None:
     counters = told["counters"]
     assert (counters["queries"], counters["hits"], counters["misses"]) == (400, 192, {"no prefix": 1})
     assert sum(counters["resumed_from"].values()) == 1
+    (node,) = told["tree"]["nodes"]
+    assert (node["start"], node["end"], node["users"], node["hits"], node["pinned"]) == (0, 192, 0, 1, 0)
+    assert [(point["position"], point["kind"]) for point in node["checkpoints"]] == [
+        (64, "grid"),
+        (128, "grid"),
+        (192, "end"),
+    ]
+    num_bytes = 192 * told["bytes"]["per_token"] + 3 * told["bytes"]["per_checkpoint"]
+    assert node["num_bytes"] == told["bytes"]["used"] == num_bytes
+    assert told["tree"]["left_out"] == 0
 
 
 @pytest.mark.parametrize(("interval", "told"), [(None, "dense"), (0, 0), (128, 128)])

@@ -40,6 +40,11 @@ def read_file(name: str) -> str:
         raise ConfigError(f"{name} is no UTF-8 text", "save it as UTF-8") from None
 
 
+def read_body(name: str, content: str) -> dict[str, Any]:
+    """What a client would send of `content`: its JSON, if it is messages or the body of a request, else it is text."""
+    return _body(name, content) or {"prompt": content}
+
+
 def read_prompt(name: str, content: str, tokenizer: Tokenizer, template: ChatTemplate | None) -> FilePrompt:
     """The prompt that a server would make of `content`. Messages, in a list or in the body of a request, go through the
     template; the `prompt` of a body, and all other content, is text (or token ids) as it is."""

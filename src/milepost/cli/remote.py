@@ -14,15 +14,29 @@ TIMEOUT_S = 30.0
 
 
 def get_json(url: str, route: str, api_key: str | None = None, **query: Any) -> Any:
-    """What GET `route` of the server at `url` answers. ConfigError where no server of ours answers there, RequestError
-    for what it refuses."""
+    """What GET `route` of the server at `url` answers. Raises as `ask_json`."""
+    return ask_json(url, f"{route}?{urlencode(query)}", api_key)
+
+
+def ask_json(
+    url: str,
+    route: str,
+    api_key: str | None = None,
+    *,
+    method: str | None = None,
+    body: Any = None,
+    timeout_s: float | None = TIMEOUT_S,
+) -> Any:
+    """What `route` of the server at `url` answers. `method` None: GET, or POST where there is a `body`. ConfigError
+    where no server of ours answers there, RequestError for what it refuses."""
     if urlsplit(url).scheme not in ("http", "https"):
         raise ConfigError(f"--url cannot be {url!r}", "such as http://127.0.0.1:8000")
     base = url.rstrip("/").removesuffix("/v1")
     headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
-    request = Request(f"{base}{route}?{urlencode(query)}", headers=headers)
+    data = None if body is None else json.dumps(body).encode()
+    request = Request(f"{base}{route}", data=data, headers=headers, method=method)
     try:
-        with urlopen(request, timeout=TIMEOUT_S) as answer:
+        with urlopen(request, timeout=timeout_s) as answer:
             return json.load(answer)
     except HTTPError as error:
         raise _refusal(error, base) from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, cast
@@ -13,6 +14,7 @@ from milepost.config import EngineConfig
 from milepost.errors import ConfigError
 
 if TYPE_CHECKING:
+    from milepost.server.schemas import PrefixRequest
     from milepost.server.state import Engine, ServerSettings
 
 
@@ -47,6 +49,22 @@ def serve(
             show_default="tenant with keys, else global",
         ),
     ] = None,
+    operator_api_key: Annotated[
+        str | None,
+        typer.Option(
+            envvar="MILEPOST_OPERATOR_API_KEY",
+            help="A key that also sees what concerns all users: the cache's tree, all pins.",
+            show_default=False,
+        ),
+    ] = None,
+    prewarm: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="FILE",
+            help="Compute and pin this prompt before serving: text, or JSON messages; may be repeated.",
+            show_default=False,
+        ),
+    ] = None,
     allowed_origins: Annotated[
         list[str] | None,
         typer.Option(help="Web pages that may call (CORS), or *; may be repeated.", show_default=False),
@@ -74,14 +92,42 @@ def serve(
         raise ConfigError("--served-model-name cannot be empty", "give a name, or leave it out")
     if not all(key.strip() for key in api_key or ()):
         raise ConfigError("--api-key cannot be empty", "give a key, or leave it out")
+    if operator_api_key is not None and not operator_api_key.strip():
+        raise ConfigError("--operator-api-key cannot be empty", "give a key, or leave it out")
+    if prewarm and not enable_prefix_caching:
+        raise ConfigError("--prewarm needs prefix caching", "leave out --no-enable-prefix-caching")
     from milepost.server.state import ServerSettings
 
-    settings = ServerSettings(names, tuple(api_key or ()), tuple(allowed_origins or ()), cache_scope=cache_scope)
-    _run(config, host, port, settings)
+    settings = ServerSettings(
+        names,
+        tuple(api_key or ()),
+        tuple(allowed_origins or ()),
+        cache_scope=cache_scope,
+        operator_api_key=operator_api_key,
+    )
+    _run(config, host, port, settings, [(name, _prefix(name)) for name in prewarm or ()])
 
 
-def _run(config: EngineConfig, host: str, port: int, settings: ServerSettings) -> None:
+def _prefix(name: str) -> PrefixRequest:
+    """Read before the model is loaded, so that a wrong file is told at once."""
+    from pydantic import ValidationError
+
+    from milepost.cli.prompt_files import read_body, read_file
+    from milepost.server.schemas import PrefixRequest
+
+    try:
+        return PrefixRequest.model_validate(read_body(name, read_file(name)))
+    except ValidationError as error:
+        found = error.errors(include_url=False, include_input=False)[0]
+        field = ".".join(str(part) for part in found["loc"])
+        raise ConfigError(f"--prewarm {name}: {field}: {found['msg']}", "mend the file") from None
+
+
+def _run(
+    config: EngineConfig, host: str, port: int, settings: ServerSettings, prefixes: list[tuple[str, PrefixRequest]]
+) -> None:
     from milepost.server import run
+    from milepost.server.prefixes import prewarm_at_start
     from milepost.server.scope import installation_secret
     from milepost.server.state import ServerState
 
@@ -100,7 +146,13 @@ def _run(config: EngineConfig, host: str, port: int, settings: ServerSettings) -
                 show(done_bytes, total_bytes)
                 report(done_bytes, total_bytes)
 
-            return cast("Engine", AsyncLLM.from_config(config, progress=progress))
+            engine = cast("Engine", AsyncLLM.from_config(config, progress=progress))
+        try:
+            asyncio.run(prewarm_at_start(engine, state, prefixes))
+        except BaseException:
+            engine.shutdown()
+            raise
+        return engine
 
     def on_ready() -> None:
         print(f"Milepost serves {state.model_names[0]} on {run.url_of(sock)}", flush=True)

@@ -123,16 +123,20 @@ def log_start(loaded: LoadedModel, plan: MemoryPlan) -> None:
 
 
 def caching_line(cache: PrefixCache) -> str:
-    """The start-up line: what is reused, from which places on, and what is kept for it."""
+    """The start-up line: what is reused, from which places on, what is kept for it, and what that takes of how much."""
     if not cache.enabled:
         return "prefix caching: off, as asked"
+    memory = cache.memory
+    each = [f"{size(memory.block_bytes // BLOCK_SIZE)} a token"] if memory.block_bytes else []
+    each += [f"{size(memory.checkpoint_bytes)} a state"] if memory.checkpoint_bytes else []
+    room = f"{size(memory.limit_bytes)} at {' and '.join(each)}"
     if not cache.has_states:
-        return f"prefix caching: on, prompts are resumed at each {BLOCK_SIZE} tokens"
+        return f"prefix caching: on, prompts are resumed at each {BLOCK_SIZE} tokens; {room}"
     interval = cache.retention.interval
     kept = {None: f"every {CHUNK} tokens (dense)", 0: "only there"}.get(interval, f"every {interval} tokens")
     return (
         f"prefix caching: on, prompts are resumed at recurrent states, on a grid of {CHUNK} tokens; kept where prompts "
-        f"and answers end, where prompts part, and {kept}; under pressure those go first that save least for their size"
+        f"and answers end, where prompts part, and {kept}; under pressure those go first that save least for their size; {room}"
     )
 
 

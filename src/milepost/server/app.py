@@ -6,7 +6,17 @@ from fastapi import FastAPI
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 
-from milepost.server import cache, errors, health, openai_chat, openai_completions, openai_models, recent, tokenize
+from milepost.server import (
+    cache,
+    errors,
+    health,
+    openai_chat,
+    openai_completions,
+    openai_models,
+    prefixes,
+    recent,
+    tokenize,
+)
 from milepost.server.middleware import ApiKey, ErrorBoundary, LoadingGate
 from milepost.server.state import ServerState
 
@@ -15,7 +25,7 @@ def create_app(state: ServerState) -> FastAPI:
     """Serves `state.engine` once `state.ready(engine)` was called; until then all but /health answers 503."""
     app = FastAPI(title="Milepost", openapi_url=None, middleware=_middleware(state))
     app.state.server, app.state.recent = state, recent.Recent()
-    for module in (health, openai_models, openai_chat, openai_completions, tokenize, cache, recent):
+    for module in (health, openai_models, openai_chat, openai_completions, tokenize, cache, prefixes, recent):
         app.include_router(module.router)
     errors.install(app)
     return app
@@ -34,7 +44,7 @@ def _middleware(state: ServerState) -> list[Middleware]:
             )
         )
     layers.append(Middleware(ErrorBoundary))
-    if state.settings.api_keys:
-        layers.append(Middleware(ApiKey, keys=state.settings.api_keys))
+    if state.settings.keys:
+        layers.append(Middleware(ApiKey, keys=state.settings.keys))
     layers.append(Middleware(LoadingGate, state=state))
     return layers

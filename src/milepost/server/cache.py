@@ -8,8 +8,10 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 
 from milepost.cache.snapshot import CacheSnapshot
+from milepost.cache.tree_snapshot import TreeSnapshot
 from milepost.server.errors import ApiResponse
 from milepost.server.state import ServerSettings, server_state
+from milepost.server.stream import until_hangup
 from milepost.specs import BLOCK_SIZE, CHUNK
 
 router = APIRouter()
@@ -17,8 +19,12 @@ router = APIRouter()
 
 @router.get("/cache")
 async def cache(request: Request) -> Response:
+    """The numbers are of the last step; the tree is looked at now, between two steps, and shown to an operator."""
     state = server_state(request)
-    return ApiResponse(_told(state.engine.cache_snapshot(), state.settings))
+    told = _told(state.engine.cache_snapshot(), state.settings)
+    if state.is_operator(request) and request.query_params.get("tree", "1") not in ("0", "false"):
+        told["tree"] = _tree(await until_hangup(request, state.engine.cache_tree()))
+    return ApiResponse(told)
 
 
 def _told(cache: CacheSnapshot, settings: ServerSettings) -> dict[str, Any]:
@@ -33,15 +39,27 @@ def _told(cache: CacheSnapshot, settings: ServerSettings) -> dict[str, Any]:
         },
         "bytes": {
             "budget": cache.limit_bytes,
+            "per_token": cache.token_bytes,
+            "per_checkpoint": cache.checkpoint_bytes,
             "used": sum(size.used for size in cache.by_kind.values()),
             "resident": sum(size.resident for size in cache.by_kind.values()),
             "available": cache.available_bytes,
+            "pinned": cache.pinned_bytes,
             "by_kind": by_kind,
         },
         "known_tokens": cache.num_known_tokens,
         "checkpoints": cache.num_checkpoints,
         # not asdict(): it would make a Counter anew, of pairs
         "counters": {field.name: getattr(cache.stats, field.name) for field in fields(cache.stats)},
+    }
+
+
+def _tree(tree: TreeSnapshot) -> dict[str, Any]:
+    return {
+        "num_scopes": tree.num_scopes,
+        "num_nodes": tree.num_nodes,
+        "left_out": tree.num_left_out,
+        "nodes": [asdict(node) for node in tree.nodes],
     }
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import hmac
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from milepost.server.errors import ApiResponse, describe, error_response, log_failure, route_path
+from milepost.server.scope import tenant_of
 from milepost.server.state import ServerState
 
 OPEN_PATHS = frozenset({"/health"})
@@ -51,7 +51,7 @@ class ApiKey:
 
     def __init__(self, app: ASGIApp, keys: tuple[str, ...]) -> None:
         self.app = app
-        self._digests = [hashlib.sha256(key.encode()).digest() for key in keys]
+        self._digests = [tenant_of(key.encode()) for key in keys]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["path"] in OPEN_PATHS:
@@ -72,7 +72,7 @@ class ApiKey:
         """The digest of the key, if it opens. All digests are compared, so that the time tells neither a key's length
         nor its beginning."""
         scheme, _, key = headers.get(b"authorization", b"").partition(b" ")
-        digest = hashlib.sha256(key.strip()).digest()
+        digest = tenant_of(key.strip())
         matches = [hmac.compare_digest(digest, known) for known in self._digests]
         return digest if scheme.lower() == b"bearer" and any(matches) else None
 

@@ -110,6 +110,24 @@ class CompletionRequest(Generation):
     cache_breakpoints: Any = None
 
 
+class PrefixRequest(Schema):
+    """POST /cache/prefixes, with `prompt` (text or token ids) or with `messages`, by default without what makes the
+    model answer them: the beginning of chats. `pin`: the prefix stays until it is deleted."""
+
+    model: str | None = None
+    prompt: Any = None
+    messages: Listed[Message] | None = None
+    tools: Listed[dict[str, Any]] | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    add_special_tokens: bool | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    cache_salt: str | None = None
+    cache_breakpoints: Any = None
+    priority: Whole | None = None
+    pin: bool | None = None
+
+
 class TokenizeRequest(Schema):
     """POST /tokenize, with `prompt` or with `messages`."""
 

@@ -6,7 +6,7 @@ import logging
 import os
 import stat
 from contextlib import suppress
-from hashlib import blake2b
+from hashlib import blake2b, sha256
 from pathlib import Path
 
 logger = logging.getLogger(__name__)
@@ -18,6 +18,11 @@ OWNER_ONLY = 0o077
 
 class UnusableSecret(Exception):
     """The file is there and cannot be trusted; the text says why."""
+
+
+def tenant_of(key: bytes) -> bytes:
+    """What tells the users of one API key from all others: its digest, never the key."""
+    return sha256(key).digest()
 
 
 def scope_name(secret: bytes, tenant: bytes, salt: str) -> str:

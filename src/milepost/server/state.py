@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import hmac
 import os
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -13,11 +14,13 @@ from fastapi import Request
 
 from milepost import __version__
 from milepost.cache.snapshot import CacheSnapshot
+from milepost.cache.tree_snapshot import TreeSnapshot
 from milepost.engine.places import Places
+from milepost.engine.prefixes import PinFor
 from milepost.errors import ConfigError, RequestError
-from milepost.outputs import RequestOutput
+from milepost.outputs import PinnedPrefix, PrewarmOutput, RequestOutput
 from milepost.sampling_params import SamplingParams
-from milepost.server.scope import SECRET_BYTES, scope_name
+from milepost.server.scope import SECRET_BYTES, scope_name, tenant_of
 
 CACHE_SCOPES = ("tenant", "global")
 
@@ -80,6 +83,18 @@ class Engine(Protocol):
     ) -> AsyncIterator[RequestOutput]: ...
     def metrics_text(self) -> bytes: ...
     def cache_snapshot(self) -> CacheSnapshot: ...
+    async def cache_tree(self) -> TreeSnapshot: ...
+    async def prewarm(
+        self,
+        prompt: Mapping[str, Any],
+        request_id: str,
+        *,
+        pin: PinFor | None = None,
+        priority: int = 0,
+        cache_salt: str = "",
+    ) -> PrewarmOutput: ...
+    async def pinned_prefixes(self, owner: str | None = None) -> list[PinnedPrefix]: ...
+    async def unpin(self, prefix_id: str, owner: str | None = None) -> bool: ...
     def shutdown(self) -> None: ...
 
 
@@ -89,6 +104,7 @@ class ServerSettings:
 
     served_model_names  what clients may call the model; the first is what /v1/models lists first. Empty: its own name
     api_keys            any of them opens every route; empty: no key is asked for
+    operator_api_key    opens every route too, and sees what concerns other keys' users: the cache's tree, all pins
     allowed_origins     of pages in a browser (CORS); "*": all
     max_body_bytes      a longer request body is refused with 413
     cache_scope         who shares cached prefixes: "tenant", the requests of one key; "global", all. None: tenant where
@@ -100,20 +116,27 @@ class ServerSettings:
     allowed_origins: tuple[str, ...] = ()
     max_body_bytes: int = 32 * 1024 * 1024
     cache_scope: str | None = None
+    operator_api_key: str | None = None
 
     def __post_init__(self) -> None:
         if self.cache_scope not in (None, *CACHE_SCOPES):
             raise ConfigError(f"--cache-scope cannot be {self.cache_scope!r}", f"one of: {', '.join(CACHE_SCOPES)}")
-        if self.cache_scope == "tenant" and not self.api_keys:
+        if self.cache_scope == "tenant" and not self.keys:
             raise ConfigError(
                 "--cache-scope tenant tells users apart by their keys, and there are none",
                 "give each an --api-key, or leave --cache-scope out",
             )
 
     @property
+    def keys(self) -> tuple[str, ...]:
+        """All that open the routes, each once."""
+        operators = () if self.operator_api_key is None else (self.operator_api_key,)
+        return tuple(dict.fromkeys((*self.api_keys, *operators)))
+
+    @property
     def shares_within_tenant(self) -> bool:
         """Whether cached prefixes stay within the requests of one key."""
-        return bool(self.api_keys) and self.cache_scope != "global"
+        return bool(self.keys) and self.cache_scope != "global"
 
 
 class ServerState:
@@ -175,6 +198,25 @@ class ServerState:
         """
         tenant: bytes = request.state.tenant if self.settings.shares_within_tenant else b""
         return scope_name(self._secret, tenant, salt)
+
+    @property
+    def tenant_scopes(self) -> tuple[str, ...]:
+        """The scope of each tenant's requests that send no salt, or the one of all."""
+        tenants = [tenant_of(key.encode()) for key in self.settings.keys] if self.settings.shares_within_tenant else []
+        return tuple(scope_name(self._secret, tenant, "") for tenant in tenants or [b""])
+
+    @property
+    def num_tenants(self) -> int:
+        return len(self.settings.keys) if self.settings.shares_within_tenant else 1
+
+    def is_operator(self, request: Request) -> bool:
+        """Who may see what concerns all: whoever has the operator's key; where there is none, everybody, unless tenants
+        are kept apart."""
+        key = self.settings.operator_api_key
+        if key is None:
+            return not self.settings.shares_within_tenant
+        tenant: bytes = request.state.tenant
+        return hmac.compare_digest(tenant, tenant_of(key.encode()))
 
 
 def server_state(request: Request) -> ServerState:
