@@ -105,6 +105,18 @@ def test_compaction_resumes_at_a_place(shape: Shape, place: str, length: int, sh
     assert seq.num_cached_tokens >= 0.9 * num_shared
 
 
+@pytest.mark.parametrize("shape", [LARGE, SMALL, STATES], ids=lambda shape: shape.name)
+@pytest.mark.parametrize("length", [2048, 8192, 40960])
+def test_compaction_of_a_chat_that_grew(shape: Shape, length: int) -> None:
+    """In eight turns, whose first ends a little behind the place; nobody says it again."""
+    desk = Desk(shape, shape.bytes(length, 16), seats=1)
+    place, text = length // 10, desk.text(length // 8)
+    desk.answer(desk.send(text, boundaries=(place,)), 10)
+    for _ in range(6):
+        text = desk.ask(text + desk.text(length // 8 - 10), 10).tokens
+    assert desk.ask(text[:place] + desk.text(200)).num_cached_tokens >= 0.9 * place
+
+
 # Pressure: that many states are of a kind does not let them push out what is likelier to be asked for
 
 
