@@ -7,6 +7,7 @@ import pytest
 from milepost.cli.comparison import Comparison, Policy, common_text, compare, message_at
 from milepost.cli.prompt_files import FilePrompt
 from milepost.engine.chat import ChatTemplate
+from milepost.engine.places import Places
 from milepost.errors import RequestError
 
 TEXT = list(range(1000, 2000))
@@ -43,6 +44,12 @@ def test_states_are_kept_as_the_interval_says(interval: int | None, resumed: int
     found = compare(TEXT, [*TEXT[:530], *range(50)], Policy(True, True, interval))
     assert (found.num_matched, found.num_resumed) == (528, resumed)
     assert (found.reason == "state thinned") == (resumed < 512)
+
+
+def test_states_at_message_boundaries_and_breakpoints_are_kept_whatever_the_interval() -> None:
+    second = [*TEXT[:530], *range(50)]
+    for places, resumed in ((Places((200,), ()), 192), (Places((200,), (330,)), 320), (Places((600,), ()), 0)):
+        assert compare(TEXT, second, Policy(True, True, 0), places).num_resumed == resumed
 
 
 def test_nothing_in_common_too_short_and_empty() -> None:

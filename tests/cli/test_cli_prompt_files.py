@@ -43,6 +43,14 @@ def test_messages_go_through_the_template() -> None:
     assert read({"messages": continued, "continue_final_message": True}).text == "<Where?><In"
 
 
+def test_places_where_others_part() -> None:
+    assert read({"prompt": list(range(65, 75)), "cache_breakpoints": [3, 7]}).places.breakpoints == (3, 7)
+    assert read(MESSAGES).places.boundaries, "of messages"
+    assert not read("Where?", "a.txt").places
+    with pytest.raises(RequestError, match="cache_breakpoints"):
+        read({"prompt": "Where?", "cache_breakpoints": [100]})
+
+
 @pytest.mark.parametrize("text", ["[1] is a footnote", "{x} is a set", "[]", "[1, 2]", '{"a": 1}', "[" * 100_000])
 def test_text_that_looks_like_json_stays_text(text: str) -> None:
     assert read(text, "a.txt").text == text

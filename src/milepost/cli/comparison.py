@@ -11,6 +11,7 @@ from milepost.cache.memory import Memory
 from milepost.cache.prefix_cache import PrefixCache
 from milepost.cache.retention import Retention
 from milepost.cli.prompt_files import FilePrompt
+from milepost.engine.places import NOWHERE, Places
 from milepost.errors import MilepostError, RequestError
 from milepost.request import MissReason, Sequence
 from milepost.sampling_params import SamplingParams
@@ -58,13 +59,14 @@ class Comparison:
         return self.num_matched - self.num_resumed
 
 
-def compare(first: Many[int], second: Many[int], policy: Policy) -> Comparison:
-    """Asks the engine's own cache, with room for all: `first` is read and ends, then `second` comes."""
+def compare(first: Many[int], second: Many[int], policy: Policy, places: Places = NOWHERE) -> Comparison:
+    """Asks the engine's own cache, with room for all: `first`, with its `places`, is read and ends; `second` comes."""
     for prompt in (first, second):
         if not prompt:
             raise RequestError("a prompt is empty", "give a file with some text")
     cache = _cache(policy, len(first) + len(second))
     before, after = _sequence(first), _sequence(second)
+    before.boundaries, before.breakpoints = places.boundaries, places.breakpoints
     cache.admit(before)
     cache.grow(before, before.num_tokens)
     cache.keep_states(before)

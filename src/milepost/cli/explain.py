@@ -74,10 +74,10 @@ def _compared(model: str, a: str, b: str, chat_template: str | None, interval: i
     first, second = (
         read_prompt(name, content, tokenizer, template) for name, content in zip((a, b), contents, strict=True)
     )
-    found = compare(first.ids, second.ids, policy)
+    found = compare(first.ids, second.ids, policy, first.places)
     message = message_at(second, template, common_text(first.text, second.text))
     told = causes(first, second, template)
-    dense = compare(first.ids, second.ids, replace(policy, interval=None)).num_resumed
+    dense = compare(first.ids, second.ids, replace(policy, interval=None), first.places).num_resumed
     if dense > found.num_resumed:
         told.append(f"--prefix-cache-retention-interval {interval}: states at each 64 tokens would resume {dense:,}")
     return Explanation(model, policy, tokenizer, first, second, found, message, told)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from milepost.engine.places import NOWHERE, Places, read_breakpoints
 from milepost.errors import ConfigError, RequestError
 
 if TYPE_CHECKING:
@@ -20,7 +21,8 @@ OF_THE_TEMPLATE = ("add_generation_prompt", "continue_final_message")
 
 @dataclass(frozen=True)
 class FilePrompt:
-    """`name` of the file; `messages` and `tools` where it was a chat, and `settings`, how its template was asked."""
+    """`name` of the file; `messages` and `tools` where it was a chat, and `settings`, how its template was asked.
+    `places`: of the tokens, where the cache expects others to part."""
 
     name: str
     text: str
@@ -28,6 +30,7 @@ class FilePrompt:
     messages: list[dict[str, Any]] | None = None
     tools: list[dict[str, Any]] | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
+    places: Places = NOWHERE
 
 
 def read_file(name: str) -> str:
@@ -50,7 +53,9 @@ def read_prompt(name: str, content: str, tokenizer: Tokenizer, template: ChatTem
     template; the `prompt` of a body, and all other content, is text (or token ids) as it is."""
     body = _body(name, content)
     if body is None or "messages" not in body:
-        return _plain(name, content if body is None else body["prompt"], tokenizer)
+        found = _plain(name, content if body is None else body["prompt"], tokenizer)
+        breakpoints = read_breakpoints((body or {}).get("cache_breakpoints"), len(found.ids))
+        return replace(found, places=Places((), breakpoints))
     if template is None:
         raise RequestError("this model has no chat template", "give one with --chat-template FILE")
     continues = bool(body.get("continue_final_message"))
@@ -59,8 +64,9 @@ def read_prompt(name: str, content: str, tokenizer: Tokenizer, template: ChatTem
     settings |= body.get("chat_template_kwargs") or {}
     tools = body.get("tools") or None
     text = template.render(body["messages"], tools=tools, **settings)
-    ids = tokenizer.encode(text, add_special_tokens=bool(body.get("add_special_tokens")))
-    return FilePrompt(name, text, ids, body["messages"], tools, settings)
+    places = template.places(text, body["messages"], tools=tools, **settings)
+    ids, places = tokenizer.encode_with(places, text, add_special_tokens=bool(body.get("add_special_tokens")))
+    return FilePrompt(name, text, ids, body["messages"], tools, settings, places)
 
 
 def _plain(name: str, prompt: Any, tokenizer: Tokenizer) -> FilePrompt:
