@@ -11,7 +11,7 @@
 
 enum { MAX_THREADS = 256, ACCUMULATORS = 16 };
 static const size_t BYTES = 512u << 20;  // each thread's share
-static const long DOTS = 20 * 1000 * 1000;
+static const long DOTS = 100 * 1000 * 1000;
 
 struct job {
   const char* data;
