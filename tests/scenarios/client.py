@@ -191,7 +191,8 @@ class Talk:
     def __init__(self, client: Client, ask: Ask, pending: Pending) -> None:
         self._client, self.ask, self._pending = client, ask, pending
         self._scope = f"{ask.who}/{ask.salt}"
-        self._surely = client.known.begin(self._scope, self, lambda: ask.prompt + pending.tokens)
+        self._at_least, self._num_texts = client.known.surely(self._scope, ask.prompt), client.known.num_texts
+        client.known.begin(self._scope, self, lambda: ask.prompt + pending.tokens)
 
     @property
     def text(self) -> list[int]:
@@ -220,16 +221,15 @@ class Talk:
 
     def _check_report(self, report: Report) -> None:
         """In every scenario the report of the hit is right."""
-        client, prompt = self._client, self.ask.prompt
-        at_most = client.known.found(prompt, client.known.perhaps(self._scope, self))
+        client, prompt, at_least = self._client, self.ask.prompt, self._at_least
+        at_most = client.known.perhaps(self._scope, prompt, self)
         assert report.cached == report.resumed <= report.matched <= at_most.matched, report
         assert report.recomputed == report.matched - report.resumed, report
         assert report.resumed % client.unit == 0, report
         assert report.resumed <= client.floor(len(prompt) - 1), report
         if client.plenty:
-            at_least = client.known.found(prompt, self._surely)
             assert report.matched >= at_least.matched, (report, at_least)
             if client.dense:
                 assert report.resumed == client.floor(report.matched), report
-            if at_least == at_most and client.dense and len(self._surely) < MAX_COMPARED:
+            if at_least == at_most and client.dense and self._num_texts < MAX_COMPARED:
                 assert (report.reason, report.position) == (at_most.reason, at_most.position), report

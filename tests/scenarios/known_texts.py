@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import takewhile
 
 BLOCK, CHUNK = 16, 64
@@ -19,43 +19,81 @@ class Found:
     position: int | None
 
 
+@dataclass
+class Texts:
+    """Texts as whole blocks, by what they go on with."""
+
+    children: dict[tuple[int, ...], Texts] = field(default_factory=dict)
+
+    def add(self, text: list[int]) -> Texts:
+        node = self
+        for block in _blocks(text):
+            node = node.children.setdefault(block, Texts())
+        return self
+
+    def common(self, prompt: list[int]) -> int:
+        """Tokens that `prompt` has in common with one of them."""
+        node, depth = self, 0
+        while (block := tuple(prompt[depth : depth + BLOCK])) in node.children:
+            node, depth = node.children[block], depth + BLOCK
+        return depth + max((_common(block, other) for other in node.children), default=0)
+
+    def go_on_after(self, prompt: list[int]) -> bool:
+        """Whether one of them begins with `prompt`, whole blocks, and is longer."""
+        node: Texts | None = self
+        for block in _blocks(prompt):
+            node = None if node is None else node.children.get(block)
+        return node is not None and bool(node.children)
+
+
 class KnownTexts:
     """The texts whose rows were computed, by scope; those of requests under way or left may be known in part."""
 
     def __init__(self, unit: int, has_kv: bool) -> None:
         self._unit, self._grain = unit, BLOCK if has_kv else CHUNK
-        self._known: dict[str, list[list[int]]] = defaultdict(list)
+        self._known: dict[str, Texts] = defaultdict(Texts)
         self._under_way: dict[str, dict[object, Callable[[], list[int]]]] = defaultdict(dict)
+        self.num_texts = 0
 
-    def begin(self, scope: str, talk: object, text: Callable[[], list[int]]) -> list[list[int]]:
-        """`talk` has begun, and its text so far is `text()`; returns what is surely known before it."""
+    def begin(self, scope: str, talk: object, text: Callable[[], list[int]]) -> None:
+        """`talk` has begun, and its text so far is `text()`."""
         self._under_way[scope][talk] = text
-        return list(self._known[scope])
 
     def end(self, scope: str, talk: object, texts: Iterable[list[int]]) -> None:
         """All rows of `texts` were computed in `talk`."""
         del self._under_way[scope][talk]
-        self._known[scope] += texts
+        for text in texts:
+            self._known[scope].add(self._kept(text))
+            self.num_texts += 1
 
-    def perhaps(self, scope: str, talk: object) -> list[list[int]]:
-        """All that may be known to `talk` by now."""
-        return self._known[scope] + [text() for other, text in self._under_way[scope].items() if other is not talk]
+    def surely(self, scope: str, prompt: list[int]) -> Found:
+        """What is told of `prompt` if nothing is known but what was answered to its end."""
+        return self._found(prompt, [self._known[scope]])
 
-    def found(self, prompt: list[int], texts: list[list[int]]) -> Found:
-        """What a cache that has these texts and forgets nothing tells about `prompt`."""
+    def perhaps(self, scope: str, prompt: list[int], talk: object) -> Found:
+        """The same, if all that may be known to `talk` by now is."""
+        others = [text() for other, text in self._under_way[scope].items() if other is not talk]
+        return self._found(prompt, [self._known[scope], *(Texts().add(self._kept(text)) for text in others)])
+
+    def _kept(self, text: list[int]) -> list[int]:
+        return text[: len(text) // self._grain * self._grain]
+
+    def _found(self, prompt: list[int], known: list[Texts]) -> Found:
         reach = len(prompt) - 1
-        known = [text[: len(text) // self._grain * self._grain] for text in texts]
-        common = max((_common(prompt, text) for text in known), default=0)
+        common = max(texts.common(prompt) for texts in known)
         matched = min(common, reach) // BLOCK * BLOCK
         if reach < self._unit:
             return Found(matched, "too short", 0)
         if matched == reach // BLOCK * BLOCK:
             return Found(matched, None, None)
-        goes_on = any(len(text) > matched and _common(prompt, text) >= matched for text in known)
-        if goes_on and common:
+        if common and any(texts.go_on_after(prompt[:matched]) for texts in known):
             return Found(matched, "diverged", common)
         return Found(matched, None, None) if matched else Found(matched, "no prefix", 0)
 
 
-def _common(a: list[int], b: list[int]) -> int:
+def _blocks(text: list[int]) -> list[tuple[int, ...]]:
+    return [tuple(text[start : start + BLOCK]) for start in range(0, len(text) - BLOCK + 1, BLOCK)]
+
+
+def _common(a: tuple[int, ...], b: tuple[int, ...]) -> int:
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(a, b, strict=False)))
