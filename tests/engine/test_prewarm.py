@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import threading
 from dataclasses import replace
 
 import pytest
@@ -20,7 +21,7 @@ from milepost.engine.engine import Engine
 from milepost.engine.inputs import read_prompt
 from milepost.engine.llm import LLM
 from milepost.engine.prefixes import PINNED_SHARE, PinFor
-from milepost.errors import RequestError
+from milepost.errors import RequestError, RequestFailed
 from milepost.models.loader.load import LoadedModel
 from milepost.models.loader.random_weights import random_source
 from milepost.outputs import PrewarmOutput
@@ -304,6 +305,30 @@ def test_who_hangs_up_leaves_no_pin() -> None:
         llm.shutdown()
 
 
+def test_who_hangs_up_once_it_is_pinned_leaves_no_pin(monkeypatch: pytest.MonkeyPatch) -> None:
+    llm = AsyncLLM(engine_of("llama"))
+
+    async def never(question: object) -> None:
+        await asyncio.Event().wait()
+
+    async def run() -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(llm, "_ask", never)
+            asked = asyncio.ensure_future(llm.prewarm(PREFIX, "warm", pin=PinFor()))
+            while not llm._engine.scheduler.cache.pins.num_bytes:
+                await asyncio.sleep(0)
+            asked.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await asked
+        assert await llm.pinned_prefixes() == []
+        assert llm._engine.scheduler.cache.pins.num_bytes == 0
+
+    try:
+        asyncio.run(run())
+    finally:
+        llm.shutdown()
+
+
 def test_one_who_hangs_up_takes_no_pin_of_another() -> None:
     engine = engine_of("llama")
     prewarm(engine, PREFIX, pin=True)
@@ -325,3 +350,27 @@ def test_questions_to_an_engine_that_has_stopped_are_answered() -> None:
                 await question
 
     asyncio.run(run())
+
+
+def test_a_question_that_waits_while_the_engine_breaks_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    llm, gate = AsyncLLM(engine_of("llama")), threading.Event()
+
+    def broken() -> None:
+        gate.wait()
+        raise ZeroDivisionError("planted")
+
+    async def run() -> None:
+        monkeypatch.setattr(llm._engine, "step", broken)
+        warm = asyncio.ensure_future(llm.prewarm(PREFIX, "warm"))
+        while not llm._engine.has_work:
+            await asyncio.sleep(0)
+        question = asyncio.ensure_future(llm.cache_tree())
+        while not llm._asked:
+            await asyncio.sleep(0)
+        gate.set()
+        for waiting in (warm, question):
+            with pytest.raises(RequestFailed, match="the engine stopped"):
+                await waiting
+
+    asyncio.run(run())
+    llm.shutdown()

@@ -72,8 +72,9 @@ def _summary(cache: dict[str, Any]) -> list[str]:
     filled = f"{size(space['used'])} of {size(space['budget'])} ({kinds})"
     each = f"{size(space['per_token'])} a token, {size(space['per_checkpoint'])} a recurrent state"
     kept = policy["retention_interval"]
+    states = "" if kept is None else f", states kept: {kept}"
     return [
-        f"caching:    {'on' if policy['enabled'] else 'off'}, scope {policy['scope']}, states kept: {kept}",
+        f"caching:    {'on' if policy['enabled'] else 'off'}, scope {policy['scope']}{states}",
         f"memory:     {filled}, {size(space['pinned'])} pinned; {each}",
         f"known:      {cache['known_tokens']:,} tokens, {cache['checkpoints']:,} states",
         f"tokens:     {counted['queries']:,} asked for, {counted['matched']:,} found, {counted['hits']:,} resumed",

@@ -21,7 +21,9 @@ class Metrics:
         self._model_name = model_name
         self.running = self._gauge("num_requests_running", "Samples that run now.")
         self.waiting = self._gauge("num_requests_waiting", "Samples that wait for their first or next step.")
-        self.kv_usage = self._gauge("kv_cache_usage_perc", "Share of KV blocks that running samples hold, 0 to 1.")
+        self.kv_usage = self._gauge(
+            "kv_cache_usage_perc", "Share of the cache held by running samples and pins, 0 to 1."
+        )
         self.queries = self._counter("prefix_cache_queries", "Prompt tokens looked up in the prefix cache.")
         self.hits = self._counter("prefix_cache_hits", "Prompt tokens found there and not computed again.")
         self.prompt_tokens = self._counter("prompt_tokens", "Prompt tokens of finished requests.")
