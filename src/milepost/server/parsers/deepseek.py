@@ -1,0 +1,66 @@
+"""DeepSeek V3 and R1 (function<sep>name, then JSON in a code block) and V3.1 (name<sep>JSON), several calls a block."""
+
+from __future__ import annotations
+
+from milepost.server.parsers.calls import Calls, NotACall
+from milepost.server.parsers.family import Family
+from milepost.server.parsers.json_calls import stream_object
+from milepost.server.parsers.source import Reading, Source
+
+
+def _tag(name: str) -> str:
+    """Its tags are made with a wide bar and a low block."""
+    return f"<\uff5c{name.replace(' ', chr(0x2581))}\uff5c>"
+
+
+OPEN, CLOSE = _tag("tool calls begin"), _tag("tool calls end")
+CALL, CALL_END, SEPARATOR = _tag("tool call begin"), _tag("tool call end"), _tag("tool sep")
+FENCE = "```"
+
+
+def read(source: Source, calls: Calls, tag: str) -> Reading[None]:
+    """From the tag of the block, or of a call where that is left out."""
+    if tag == OPEN:
+        yield from source.skip_space()
+        yield from source.take(CALL)
+    while True:
+        yield from _call(source, calls)
+        yield from source.skip_space()
+        if not (yield from source.take(CALL)):
+            yield from source.take(CLOSE)
+            return
+
+
+def _call(source: Source, calls: Calls) -> Reading[None]:
+    head: list[str] = []
+    found = yield from source.until((SEPARATOR, "\n", "{"), head.append)
+    if found == "{":
+        source.skip(-1)
+    name = "".join(head)
+    if name.strip() == "function":
+        rest: list[str] = []
+        yield from source.until(("\n",), rest.append)
+        name = "".join(rest)
+    calls.start(name)
+    yield from source.skip_space()
+    if (yield from source.take(FENCE)):
+        yield from source.take("json")
+        yield from source.skip_space()
+    if not (yield from source.more()) or source.next_char != "{":
+        raise NotACall
+    yield from stream_object(source, calls)
+    calls.end()
+    yield from source.skip_space()
+    yield from source.take(FENCE)
+    yield from source.skip_space()
+    yield from source.take(CALL_END)
+    source.keep()
+
+
+DEEPSEEK = Family(
+    "deepseek",
+    lambda traits: OPEN in traits.template,
+    (OPEN, CALL),
+    read,
+    inner=(CLOSE, CALL_END, SEPARATOR),
+)

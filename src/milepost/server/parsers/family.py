@@ -1,0 +1,50 @@
+"""What a parser must know of a family of models."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from milepost.server.parsers.calls import Calls
+from milepost.server.parsers.source import Reading, Source
+
+
+@dataclass(frozen=True)
+class Traits:
+    """What a model's files tell: the text of its chat templates, and its special tokens."""
+
+    template: str
+    special_tokens: frozenset[str] = frozenset()
+
+
+def call_id() -> str:
+    return f"call_{uuid.uuid4().hex[:24]}"
+
+
+@dataclass(frozen=True)
+class Family:
+    """How one family writes tool calls.
+
+    matches   whether a model is of this family
+    opens     tags that open a block of calls, wherever they stand
+    starts    the same, where nothing visible came before: JSON without a tag
+    read      reads one block, after its opening tag: (source, calls, tag)
+    inner     other tags of a block, which its tokenizer may have as special tokens
+    untagged  whether only the tools that the request offers can be called: else JSON answers would be taken for calls
+    new_id    makes an id for a call
+    """
+
+    name: str
+    matches: Callable[[Traits], bool]
+    opens: tuple[str, ...]
+    read: Callable[[Source, Calls, str], Reading[None]]
+    starts: tuple[str, ...] = ()
+    inner: tuple[str, ...] = ()
+    untagged: bool = False
+    new_id: Callable[[], str] = call_id
+
+    @property
+    def tags(self) -> frozenset[str]:
+        """All that must be visible to the parser and never to clients."""
+        return frozenset((*self.opens, *self.inner))
