@@ -64,7 +64,7 @@ class Arrival:
 @dataclass
 class Case:
     """Everything random of one simulation, drawn from its seed. `faults`: memory is refused now and then though it is
-    there."""
+    there. `failing_step`: the pass of that step breaks off (0: of none)."""
 
     seed: int
     faults: bool = False
@@ -84,6 +84,7 @@ class Case:
         self.vocab_size = rng.choice([10, 1000, 1000])
         self.stems = [[rng.randrange(self.vocab_size) for _ in range(rng.randrange(330))] for _ in range(2)]
         self.busy = rng.choice([5, 60, 300])
+        self.failing_step = random.Random(f"failing step {self.seed}").choice([0, 0, 0, 3, 10, 30])
         self.arrivals: list[Arrival] = []
         for number in range(rng.randrange(2, 16)):
             self.arrivals.append(self._arrival(number))
@@ -241,6 +242,9 @@ class SimulatedEngine:
         step = self.scheduler.schedule(float(now))
         self._check_step(step)
         self._count_hits(step)
+        if self.events["steps"] == self.case.failing_step:
+            self._fail(step)
+            return
         last_rows = self.model.run(step.pieces, self._bad_rows)
         self._abort(now, while_running=True)
         bad = [piece.seq for piece in step.pieces if self._bad_rows.get(piece.seq, piece.end) < piece.end]
@@ -258,6 +262,14 @@ class SimulatedEngine:
                     self.scheduler.finish(seq, reason)
             if seq.status is Status.FINISHED:
                 self.model.forget(seq)
+
+    def _fail(self, step: Step) -> None:
+        """The pass broke off somewhere: its requests end, and nothing of it counts as computed."""
+        self.model.run(step.pieces[: len(step.pieces) // 2], self._bad_rows)
+        for piece in step.pieces:
+            self.scheduler.finish(piece.seq, "error")
+            self.model.forget(piece.seq)
+            self.events["ended with a failed step"] += 1
 
     def _check_step(self, step: Step) -> None:
         rows = [piece.end - piece.start for piece in step.pieces]

@@ -14,7 +14,7 @@ from milepost.cache.prefix_cache import PrefixCache
 from milepost.cache.retention import floor_to_grid
 from milepost.cache.states import Holding, States
 from milepost.cache.tree import Checkpoint, Node, Tree, ancestors
-from milepost.engine.scheduler import Scheduler
+from milepost.engine.scheduler import Piece, Scheduler, Step
 from milepost.request import Sequence
 from milepost.specs import BLOCK_SIZE
 
@@ -112,6 +112,14 @@ class SkipsACheckpoint(PrefixCache):
         return node, matched, floor_to_grid(matched) if checkpoint else resumed, checkpoint
 
 
+class ForksWithoutTheWindow(PrefixCache):
+    """Goes on from another's last row between two grid points, with a window that nobody has filled."""
+
+    def _find(self, seq: Sequence) -> tuple[Node | None, int, int, Checkpoint | None]:
+        node, matched, resumed, checkpoint = super()._find(seq)
+        return node, matched, matched if checkpoint else resumed, checkpoint
+
+
 class TakesAWrongSlot(PrefixCache):
     def publish(self, seq: Sequence) -> None:
         super().publish(seq)
@@ -136,6 +144,23 @@ class KeepsComputedRowsOfPreempted(Scheduler):
         return seq
 
 
+class PublishesRejectedRows(Scheduler):
+    """The rows of a step that failed count as computed."""
+
+    pieces: tuple[Piece, ...] = ()
+
+    def schedule(self, now: float) -> Step:
+        self.pieces = (step := super().schedule(now)).pieces
+        return step
+
+    def finish(self, seq: Sequence, reason: str) -> None:
+        for piece in self.pieces:
+            if piece.seq is seq and reason == "error" and seq.num_sound is None:
+                seq.num_computed = piece.end
+                self.cache.publish(seq)
+        super().finish(seq, reason)
+
+
 class NeverPreempts(Scheduler):
     def _preempt(self, seq: Sequence) -> Sequence:
         raise SimulationError("a sequence that cannot grow is stuck")
@@ -150,6 +175,7 @@ SEEN_BY_THE_MODEL = [
     ReadsForThoseWhoNeedEveryRow,
     SwapsBlocks,
     SkipsACheckpoint,
+    ForksWithoutTheWindow,
     TakesAWrongSlot,
     ForgetsToMoveTheWindow,
 ]
@@ -165,9 +191,9 @@ def test_the_walk_notices_a_fault_in_the_books(fault: type[PrefixCache]) -> None
     assert is_noticed(cache_type=fault)
 
 
-@pytest.mark.parametrize("fault", [KeepsComputedRowsOfPreempted, NeverPreempts])
+@pytest.mark.parametrize("fault", [KeepsComputedRowsOfPreempted, NeverPreempts, PublishesRejectedRows])
 def test_the_simulation_notices_a_fault_in_the_scheduler(fault: type[Scheduler]) -> None:
-    assert is_noticed(cache_type=PrefixCache, scheduler_type=fault)
+    assert is_noticed(walks=False, cache_type=PrefixCache, scheduler_type=fault)
 
 
 def _pins_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,6 +23,24 @@ from milepost.sampling_params import SamplingParams
 from milepost.specs import checkpoint_bytes, kv_block_bytes, window_bytes
 
 NUM_SEQS, VOCAB_SIZE = 5, 199
+FLOORS_OF_ATTENTION = {"resumed from kv": 10_000}
+FLOORS = {
+    "aborted": 1000,
+    "preempted": 1000,
+    "evicted": 300,
+    "resumed": 10_000,
+    "in an answer": 1000,
+    "resumed after eviction": 100,
+    "resumed after an abort": 1000,
+}
+FLOORS_WITH_STATES = {
+    "resumed from grid": 500,
+    "resumed from junction": 200,
+    "resumed from end": 5000,
+    "resumed from answer": 100,
+}
+"""What 2,000 schedules of a family must at least have seen: hits by kind of state (answer: made while decoding) and by
+what happened before."""
 DTYPES = [pytest.param(torch.float32, id="fp32"), pytest.param(torch.bfloat16, id="bf16")]
 
 pytestmark = pytest.mark.skipif(
@@ -37,6 +55,7 @@ class Schedule:
     def __init__(self, family: str, dtype: torch.dtype, seed: int, num_requests: int = 30) -> None:
         self.family, self.dtype, self.rng = family, dtype, random.Random(f"{family} {dtype} {seed}")
         self.texts: list[list[int]] = []
+        self.aborted: list[list[int]] = []
         self.num_requests = num_requests
         self.events: Counter[str] = Counter()
 
@@ -58,14 +77,18 @@ class Schedule:
             for _ in range(rng.choice((0, 1, 3, 30))):
                 self._step(engine, asked, alone)
             if rng.random() < 0.15:
-                self.events["aborted"] += engine.abort(str(rng.randrange(i + 1))) is not None
+                self._abort(engine, str(rng.randrange(i + 1)))
         while engine.has_work:
             self._step(engine, asked, alone)
         engine.scheduler.cache.check([])
         stats = engine.scheduler.cache.stats
+        self.events += Counter({f"resumed from {kind}": count for kind, count in stats.resumed_from.items()})
         self.events["evicted"] += stats.evicted_blocks + stats.checkpoints_stranded + stats.checkpoints_thinned > 0
 
     def _step(self, engine: Engine, asked: dict[str, tuple[list[int], SamplingParams]], alone: Engine) -> None:
+        running = engine.scheduler.running
+        if running and self.rng.random() < 0.01:
+            engine.scheduler._preempt(self.rng.choice(running))
         for output in engine.step():
             if not output.finished:
                 continue
@@ -77,9 +100,24 @@ class Schedule:
             assert expected is not None
             assert bits(output) == bits(expected), (self.family, self.dtype, output.request_id)
             self.texts.append(prompt + list(output.outputs[0].token_ids))
-            self.events["resumed"] += output.num_cached_tokens > 0
-            self.events["in an answer"] += output.num_cached_tokens > 0 and self._in_answer(output)
+            self._count_hit(output)
             self.events["preempted"] += output.metrics is not None and output.metrics.num_preemptions > 0
+
+    def _abort(self, engine: Engine, request_id: str) -> None:
+        output = engine.abort(request_id)
+        if output is not None:
+            self.events["aborted"] += 1
+            self.aborted.append(output.prompt_token_ids + list(output.outputs[0].token_ids))
+
+    def _count_hit(self, output: RequestOutput) -> None:
+        """By what happened before."""
+        reused = output.prompt_token_ids[: output.num_cached_tokens]
+        if not reused or output.cache is None:
+            return
+        self.events["resumed"] += 1
+        self.events["in an answer"] += self._in_answer(output)
+        self.events["resumed after eviction"] += output.cache.reason in ("state thinned", "evicted")
+        self.events["resumed after an abort"] += any(text[: len(reused)] == reused for text in self.aborted)
 
     def _in_answer(self, output: RequestOutput) -> bool:
         """Whether what it resumed reaches into what another request was answered."""
@@ -155,5 +193,8 @@ def test_thousands_of_random_schedules(family: str, dtype: torch.dtype) -> None:
         schedule = Schedule(family, dtype, seed)
         schedule.run()
         events += schedule.events
-    for event in ("resumed", "in an answer", "aborted", "preempted", "evicted"):
-        assert events[event] >= 100, events
+    has_states = checkpoint_bytes(exact_model(family, dtype, library.available()[0]).layer_specs(), dtype.itemsize) > 0
+    floors = FLOORS | (FLOORS_WITH_STATES if has_states else FLOORS_OF_ATTENTION)
+    print(f"{family}, {dtype}:", *(f"{event}: {events[event]}" for event in floors), sep="\n    ")
+    few = {event: (events[event], floor) for event, floor in floors.items() if events[event] < floor}
+    assert not few, f"the schedules have seen too few of: {few}"
