@@ -11,7 +11,7 @@ import pytest
 
 import milepost
 
-BOTTOM = ("errors", "specs", "sampling_params", "outputs", "request", "config", "machine")
+BOTTOM = ("errors", "specs", "structured_outputs", "sampling_params", "outputs", "request", "config", "machine")
 
 MAY_IMPORT: dict[str, set[str]] = {
     "bottom": set(),
