@@ -33,6 +33,7 @@ class SamplingParams:
     many as the context holds, 0 that the prompt is computed, and cached, and nothing is generated; `logprobs` and
     `prompt_logprobs` are numbers of alternatives (-1: all of them).
     `skip_reading_prefix_cache`: the request computes its whole prompt, and still leaves it for others.
+    `shown_special_token_ids`: special tokens that become text though others are skipped: tags that a reader looks for.
     """
 
     n: int = 1
@@ -55,6 +56,7 @@ class SamplingParams:
     skip_special_tokens: bool = True
     include_stop_str_in_output: bool = False
     logit_bias: Mapping[int, float] | None = None
+    shown_special_token_ids: frozenset[int] = frozenset()
     output_kind: RequestOutputKind = RequestOutputKind.CUMULATIVE
     skip_reading_prefix_cache: bool | None = None
     stops: tuple[str, ...] = field(init=False, repr=False, default=())

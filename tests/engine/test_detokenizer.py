@@ -200,3 +200,10 @@ def test_the_cost_is_linear(name: str, kind: str, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(tokenizer, "decode", counting)
     texts_of(tokenizer, [token] * 2000)
     assert decoded < 2000 * 25
+
+
+def test_some_special_tokens_are_shown_though_others_are_skipped() -> None:
+    tokenizer = byte_level()
+    ids = tokenizer.encode("<s>a</s>b", add_special_tokens=False)
+    (end,) = tokenizer.encode("</s>", add_special_tokens=False)
+    assert "".join(texts_of(tokenizer, ids, shown_special_token_ids=frozenset({end}))) == "a</s>b"

@@ -32,6 +32,8 @@ BOS, EOS = 256, 257
 class FakeTokenizer:
     """Ids 0 to 255 are bytes; BOS comes first when special tokens are asked for."""
 
+    special_token_ids = frozenset({BOS, EOS})
+
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         return [BOS] * add_special_tokens + list(text.encode())
 
@@ -57,16 +59,26 @@ TEMPLATE = (
 
 
 class FakeEngine:
-    """`step_s`: seconds a token takes. `endless`: generates until it is left or reaches max_tokens."""
+    """`step_s`: seconds a token takes. `endless`: generates until it is left or reaches max_tokens. `reply`: what it
+    says to every prompt, or a function of the prompt's text."""
 
     model_name = "fake"
     max_model_len = 256
     vocab_size = 258
 
-    def __init__(self, step_s: float = 0.0, endless: bool = False, with_text: bool = True) -> None:
+    def __init__(
+        self,
+        step_s: float = 0.0,
+        endless: bool = False,
+        with_text: bool = True,
+        *,
+        reply: str | Callable[[str], str] = REPLY,
+        template: str = TEMPLATE,
+    ) -> None:
+        self.reply = reply
         self.step_s, self.endless = step_s, endless
         self.tokenizer = FakeTokenizer() if with_text else None
-        self.chat_template = ChatTemplate(TEMPLATE) if with_text else None
+        self.chat_template = ChatTemplate(template) if with_text else None
         self.default_sampling: dict[str, float] = {"temperature": 0.25, "top_k": 7}
         self.errored: Exception | None = None
         self.stalled = False
@@ -167,7 +179,8 @@ class FakeEngine:
     async def _steps(self, ids: list[int], params: SamplingParams) -> AsyncIterator[list[CompletionOutput]]:
         room = self.max_model_len - len(ids)
         limit = room if params.max_tokens is None else min(params.max_tokens, room)
-        reply = list(REPLY.encode())
+        said = self.reply if isinstance(self.reply, str) else self.reply(FakeTokenizer().decode(ids))
+        reply = list(said.encode())
         tokens = [reply[i % len(reply)] for i in range(limit)] if self.endless else reply[:limit]
         told = 0
         if not tokens:

@@ -31,7 +31,7 @@ class ChatTemplate:
 
     `template` is jinja text, or several by name: "tool_use" is taken when there are tools, otherwise "default".
     `special_tokens` are variables of the template ("bos_token": "<s>"). `now` is the clock of `strftime_now`, `timer`
-    (in seconds) that of the bound on one rendering, `max_seconds`.
+    (in seconds) that of the bound on one rendering, `max_seconds`. The attribute `text` is all of the jinja text.
     """
 
     def __init__(
@@ -47,6 +47,7 @@ class ChatTemplate:
         environment = ChatEnvironment(now)
         budget = partial(Budget, max_seconds, timer)
         variables = dict(special_tokens or {})
+        self.text = "\n".join(sources.values())
         self._templates = {name: _Template(environment, text, variables, budget) for name, text in sources.items()}
 
     @property

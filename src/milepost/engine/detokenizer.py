@@ -22,7 +22,9 @@ class Detokenizer:
     """
 
     def __init__(self, tokenizer: Tokenizer, params: SamplingParams, prompt_token_ids: Sequence[int]) -> None:
-        self._stream = TextStream(tokenizer, params.skip_special_tokens, prompt_token_ids)
+        self._stream = TextStream(
+            tokenizer, params.skip_special_tokens, prompt_token_ids, params.shown_special_token_ids
+        )
         self._stops = StopStrings(params.stops, params.include_stop_str_in_output)
         self._min_tokens = params.min_tokens
         self._num_tokens = 0
@@ -54,15 +56,21 @@ class TextStream:
     it is shown once another token ends it.
     """
 
-    def __init__(self, tokenizer: Tokenizer, skip_special_tokens: bool, prompt_token_ids: Sequence[int]) -> None:
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        skip_special_tokens: bool,
+        prompt_token_ids: Sequence[int],
+        shown: frozenset[int] = frozenset(),
+    ) -> None:
         self._tokenizer = tokenizer
-        self._skip_special_tokens = skip_special_tokens
+        self._skip_special_tokens, self._shown_ids = skip_special_tokens, shown
         self._ids = self._tail(prompt_token_ids)
         self._shown = self._decode()
 
     def push(self, token: int) -> str:
         """Adds a token; returns the text that is now final."""
-        if not self._tokenizer.visible([token], self._skip_special_tokens):
+        if not self._visible(token):
             return ""
         self._ids.append(token)
         return "" if token in self._tokenizer.byte_token_ids else self._show(self._decode().removesuffix(_REPLACEMENT))
@@ -86,13 +94,16 @@ class TextStream:
     def _decode(self) -> str:
         return self._tokenizer.decode(self._ids, skip_special_tokens=False)
 
+    def _visible(self, token: int) -> list[int]:
+        return self._tokenizer.visible([token], self._skip_special_tokens, self._shown_ids)
+
     def _tail(self, prompt_token_ids: Sequence[int]) -> list[int]:
         """The last visible tokens of the prompt, with the whole run of byte tokens if they start in one."""
         tail: list[int] = []
         for token in reversed(prompt_token_ids):
             if len(tail) >= _CONTEXT and tail[-1] not in self._tokenizer.byte_token_ids:
                 break
-            tail += self._tokenizer.visible([token], self._skip_special_tokens)
+            tail += self._visible(token)
         return tail[::-1]
 
 

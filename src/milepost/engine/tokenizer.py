@@ -82,10 +82,17 @@ class Tokenizer:
             text: str = self._backend.decode(self.visible(ids, skip_special_tokens), skip_special_tokens=False)
         return text
 
-    def visible(self, ids: Iterable[int], skip_special_tokens: bool) -> list[int]:
-        """Those of `ids` that have text: without unknown ones and, if asked, without special ones."""
+    def visible(self, ids: Iterable[int], skip_special_tokens: bool, shown: frozenset[int] = frozenset()) -> list[int]:
+        """Those of `ids` that have text: without unknown ones and, if asked, without special ones but for `shown`."""
         known = (token for token in ids if 0 <= token < self.vocab_size and token not in self._unknown_ids)
-        return [token for token in known if not (skip_special_tokens and token in self.special_token_ids)]
+        if not skip_special_tokens:
+            return list(known)
+        return [token for token in known if token not in self.special_token_ids or token in shown]
+
+    def to_json(self) -> str:
+        """All of it, as in a file tokenizer.json."""
+        text: str = self._backend.to_str()
+        return text
 
     def token_text(self, token_id: int) -> str:
         """What one token adds to a text, special or not; a part of a character shows as U+FFFD.

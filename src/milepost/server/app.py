@@ -18,6 +18,7 @@ from milepost.server import (
     tokenize,
 )
 from milepost.server.middleware import ApiKey, ErrorBoundary, LoadingGate
+from milepost.server.ignored import TellIgnored
 from milepost.server.state import ServerState
 
 
@@ -43,7 +44,7 @@ def _middleware(state: ServerState) -> list[Middleware]:
                 allow_headers=("*",),
             )
         )
-    layers.append(Middleware(ErrorBoundary))
+    layers += [Middleware(TellIgnored), Middleware(ErrorBoundary)]
     if state.settings.keys:
         layers.append(Middleware(ApiKey, keys=state.settings.keys))
     layers.append(Middleware(LoadingGate, state=state))

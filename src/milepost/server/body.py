@@ -9,6 +9,7 @@ from pydantic import BaseModel
 from pydantic_core import from_json
 
 from milepost.errors import RequestError
+from milepost.server.ignored import note_fields
 from milepost.server.state import server_state
 
 Schema = TypeVar("Schema", bound=BaseModel)
@@ -18,13 +19,15 @@ async def read_json(request: Request, schema: type[Schema]) -> Schema:
     """The body as `schema`, whatever its content type says.
 
     Raises `RequestError` (413 over the limit, 400 for what is not JSON) or pydantic's `ValidationError`. The parser
-    refuses text that is not Unicode, numbers beyond 4,300 digits and nesting deeper than 200.
+    refuses text that is not Unicode, numbers beyond 4,300 digits and nesting deeper than 200. Fields that the schema
+    does not know are named in a header of the answer.
     """
     body = await _read(request, server_state(request).settings.max_body_bytes)
     try:
         value = from_json(body)
     except ValueError as error:
         raise RequestError(f"the body is not valid JSON: {error}", "send one JSON object, in UTF-8") from None
+    note_fields(request, value, schema)
     return schema.model_validate(value)
 
 

@@ -67,7 +67,7 @@ async def read_conversation(engine: Engine, conversation: Sequence[Message], ask
     size = sum(len(str(message)) for message in messages)
 
     def read() -> Prompt:
-        options = {"tools": asked.tools or None} | kwargs
+        options = {"tools": known_tools(asked.tools) or None} | kwargs
         text = _render(template, messages, options)
         _check_length(text, engine, "messages")
         places = template.places(text, messages, **options)
@@ -104,6 +104,21 @@ async def read_texts(engine: Engine, texts: list[str], *, add_special_tokens: bo
         return [Prompt(text, tokenizer.encode(text, add_special_tokens=add_special_tokens)) for text in texts]
 
     return await _aside(sum(map(len, texts)), read)
+
+
+def known_tools(tools: Sequence[dict[str, Any]] | None) -> list[dict[str, Any]]:
+    """The functions among them. Tools of other types (a provider's own search, say) cannot be called here and are left
+    out."""
+    return [tool for tool in tools or () if is_function(tool)]
+
+
+def is_function(tool: Mapping[str, Any]) -> bool:
+    function = tool.get("function")
+    return tool.get("type", "function") == "function" and isinstance(function, Mapping) and _named(function)
+
+
+def _named(function: Mapping[str, Any]) -> bool:
+    return isinstance(function.get("name"), str) and bool(function["name"])
 
 
 def with_breakpoints(prompts: Sequence[Prompt], breakpoints: Any) -> list[Prompt]:

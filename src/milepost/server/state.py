@@ -26,6 +26,8 @@ CACHE_SCOPES = ("tenant", "global")
 
 
 class Tokenizer(Protocol):
+    @property
+    def special_token_ids(self) -> frozenset[int]: ...
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]: ...
     def encode_with(self, places: Places, text: str, add_special_tokens: bool = True) -> tuple[list[int], Places]: ...
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str: ...
@@ -33,6 +35,8 @@ class Tokenizer(Protocol):
 
 
 class ChatTemplate(Protocol):
+    @property
+    def text(self) -> str: ...
     def render(
         self,
         messages: Sequence[Mapping[str, Any]],

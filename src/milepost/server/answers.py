@@ -1,0 +1,149 @@
+"""How the answers to one request are read: which parser, which special tokens it must see, what counts as reasoning."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any, cast
+
+from milepost.outputs import CompletionOutput
+from milepost.sampling_params import SamplingParams
+from milepost.server.parsers.answer import AnswerParser
+from milepost.server.parsers.calls import Tools
+from milepost.server.parsers.events import CallStart, Content, Event, Reasoning
+from milepost.server.parsers.family import Family, Traits
+from milepost.server.parsers.reasoning import Thinking, thinking_of
+from milepost.server.parsers.registry import family_of
+from milepost.server.prompts import Prompt, content_text, known_tools
+from milepost.server.schemas import ChatRequest
+from milepost.server.state import ChatTemplate, Engine, Tokenizer
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """What a model's files say of its answers. `tag_ids`: special tokens among the tags that a parser looks for;
+    `think_ids`: the tokens that open and close reasoning, where each tag is one token."""
+
+    family: Family
+    thinking: Thinking | None
+    tag_ids: frozenset[int] = frozenset()
+    think_ids: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True)
+class AnswerForm:
+    """How the answers to one request are read.
+
+    `tools`: what may be called, by name; `calls`: whether calls are looked for at all; `one_call`: whether those after
+    the first are left out; `opened`: whether the prompt ends inside of reasoning.
+    """
+
+    dialect: Dialect
+    tools: Tools
+    calls: bool
+    one_call: bool
+    opened: bool
+
+    def reader(self) -> AnswerReader:
+        """For one sample."""
+        return AnswerReader(self)
+
+
+def answer_form(engine: Engine, body: ChatRequest, prompt: Prompt) -> AnswerForm:
+    """`prompt`: what `read_conversation` made of the request."""
+    dialect = dialect_of(engine)
+    tools = {tool["function"]["name"]: tool["function"].get("parameters") or {} for tool in known_tools(body.tools)}
+    return AnswerForm(
+        dialect,
+        tools,
+        calls=bool(tools) and body.tool_choice != "none",
+        one_call=body.parallel_tool_calls is False,
+        opened=dialect.thinking is not None and _ends_thinking(dialect.thinking, body, prompt),
+    )
+
+
+def with_tags(params: SamplingParams, engine: Engine) -> SamplingParams:
+    """The text of the answer has the tags that the parser looks for, also those that are special tokens."""
+    tag_ids = dialect_of(engine).tag_ids
+    return replace(params, shown_special_token_ids=tag_ids) if tag_ids else params
+
+
+def dialect_of(engine: Engine) -> Dialect:
+    """A model without template or tokenizer has none that matters."""
+    return _dialect(cast(Hashable, engine.chat_template), cast(Hashable, engine.tokenizer))
+
+
+@lru_cache(maxsize=4)
+def _dialect(its_template: Hashable, its_tokenizer: Hashable) -> Dialect:
+    template, tokenizer = cast(ChatTemplate | None, its_template), cast(Tokenizer | None, its_tokenizer)
+    if template is None or tokenizer is None:
+        return Dialect(family_of(Traits("")), None)
+    special = {tokenizer.token_text(token): token for token in tokenizer.special_token_ids}
+    traits = Traits(template.text, frozenset(special))
+    family, thinking = family_of(traits), thinking_of(traits)
+    tags = family.tags | (thinking.tags if thinking else frozenset())
+    tag_ids = frozenset(token for text, token in special.items() if text in tags)
+    return Dialect(family, thinking, tag_ids, _think_ids(thinking, tokenizer) if thinking else None)
+
+
+def _think_ids(thinking: Thinking, tokenizer: Tokenizer) -> tuple[int, int] | None:
+    opens, closes = (tokenizer.encode(tag, add_special_tokens=False) for tag in (thinking.open, thinking.close))
+    return (opens[0], closes[0]) if len(opens) == len(closes) == 1 else None
+
+
+def _ends_thinking(thinking: Thinking, body: ChatRequest, prompt: Prompt) -> bool:
+    last = body.messages[-1]
+    if body.continue_final_message and last.role == "assistant":
+        return thinking.open_in(content_text(last.content))
+    return thinking.opened_by(prompt.text or "")
+
+
+class AnswerReader:
+    """Takes the outputs of one sample, new ones or the final, and gives their events.
+
+    `num_reasoning_tokens` leaves out the tags; None where it cannot be counted.
+    """
+
+    def __init__(self, form: AnswerForm) -> None:
+        dialect = form.dialect
+        self._one_call, self._think_ids = form.one_call, dialect.think_ids
+        self._thinks = form.opened
+        self._parser = AnswerParser(
+            dialect.family if form.calls else None, form.tools, dialect.thinking, opened=form.opened
+        )
+        self.called = False
+        self.num_reasoning_tokens = None if dialect.think_ids is None else 0
+
+    def take(self, sample: CompletionOutput) -> list[Event]:
+        self._count(sample.token_ids)
+        events = self._parser.push(sample.text)
+        if sample.finished:
+            events += self._parser.close()
+        events = [event for event in events if self._wanted(event)]
+        self.called |= any(isinstance(event, CallStart) for event in events)
+        return events
+
+    def finish_reason(self, sample: CompletionOutput) -> str | None:
+        """OpenAI's: an answer that stops after a call stopped for it."""
+        return "tool_calls" if self.called and sample.finish_reason == "stop" else sample.finish_reason
+
+    def _wanted(self, event: Event) -> bool:
+        return isinstance(event, Content | Reasoning) or not (self._one_call and event.index > 0)
+
+    def _count(self, token_ids: Sequence[int]) -> None:
+        if self._think_ids is None or self.num_reasoning_tokens is None:
+            return
+        for token in token_ids:
+            if token in self._think_ids:
+                self._thinks = token == self._think_ids[0]
+            else:
+                self.num_reasoning_tokens += self._thinks
+
+
+def reasoning_usage(readers: Mapping[int, AnswerReader]) -> dict[str, Any]:
+    """`completion_tokens_details` of the usage, over all samples; nothing where it cannot be counted."""
+    counts = [reader.num_reasoning_tokens for reader in readers.values()]
+    if not counts or None in counts:
+        return {}
+    return {"completion_tokens_details": {"reasoning_tokens": sum(count or 0 for count in counts)}}
