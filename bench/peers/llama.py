@@ -26,6 +26,8 @@ class Llama:
         command = [settings.options["server"], "-m", str(settings.model), "--port", str(self.port)]
         command += ["-c", str(SLOTS * settings.context), "-np", str(SLOTS), "-t", str(settings.threads)]
         command += ["-tb", str(settings.threads), "-ngl", "0"]
+        if not settings.prefix_caching:
+            command += ["--cache-ram", "0", "--ctx-checkpoints", "0"]  # else it keeps copies of what it has read
         self.server = subprocess.Popen(command, stdin=subprocess.DEVNULL)
         self.prefix_caching = settings.prefix_caching
         self._wait()
@@ -43,15 +45,16 @@ class Llama:
             timings = streams[0].timings
             return {"seconds": timings["predicted_ms"] / 1e3, "work": timings["predicted_n"]}
         start = max(stream.times[0] for stream in streams)
-        later = [moment for stream in streams for moment in stream.times if moment > start]
-        return {"seconds": max(later) - start, "work": len(later)}
+        early = sum(moment <= start for stream in streams for moment in stream.times)
+        end = max(stream.times[-1] for stream in streams)
+        return {"seconds": end - start, "work": sum(stream.num_drawn for stream in streams) - early}
 
     def burst(self, requests: int, prompt: int, answer: int) -> dict[str, Any]:
         prompts = [self.prompts.fresh(prompt) for _ in range(requests)]
         start = time.perf_counter()
         streams = self._at_once(prompts, answer)
         end = max(stream.times[-1] for stream in streams)
-        return {"seconds": end - start, "work": sum(len(stream.times) for stream in streams)}
+        return {"seconds": end - start, "work": sum(stream.num_drawn for stream in streams)}
 
     def reuse(self, tokens: int, shared: int) -> dict[str, Any]:
         first = self.prompts.fresh(tokens)
@@ -114,13 +117,15 @@ class Llama:
 
 
 class Stream(threading.Thread):
-    """One streamed request: when each token came."""
+    """One streamed request: when tokens came. Some come without an event of their own, where their text is not yet
+    whole characters: `num_drawn` counts them all."""
 
     def __init__(self, port: int, body: dict[str, Any]) -> None:
         super().__init__(daemon=True)
         self.port, self.text = port, json.dumps({**body, "stream": True})
         self.times: list[float] = []
         self.timings: dict[str, Any] = {}
+        self.num_drawn = 0
         self.problem = ""
 
     def run(self) -> None:
@@ -137,9 +142,10 @@ class Stream(threading.Thread):
                 continue
             told = json.loads(line[6:])
             if told.get("stop"):
-                self.timings = told.get("timings", {})
+                self.timings, self.num_drawn = told["timings"], told["tokens_predicted"]
                 break
-            self.times.append(time.perf_counter())
+            if told.get("tokens"):  # an event may also only say that reading has begun
+                self.times.append(time.perf_counter())
         connection.close()
 
 
