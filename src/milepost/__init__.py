@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from milepost.outputs import CompletionOutput as CompletionOutput
     from milepost.outputs import RequestOutput as RequestOutput
     from milepost.sampling_params import SamplingParams as SamplingParams
+    from milepost.structured_outputs import StructuredOutputsParams as StructuredOutputsParams
 
 __version__ = "0.1.0.dev0"
 
@@ -20,6 +21,7 @@ _HOMES = {
     "LLM": "milepost.engine.llm",
     "RequestOutput": "milepost.outputs",
     "SamplingParams": "milepost.sampling_params",
+    "StructuredOutputsParams": "milepost.structured_outputs",
 }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Literal
+from typing import Literal, Protocol
 
 from milepost.sampling_params import SamplingParams
 
@@ -38,6 +38,13 @@ class Miss:
     position: int
 
 
+class Constraint(Protocol):
+    """What a sample's answer must look like: see `engine/constraint.py`."""
+
+    def allowed(self, output: list[int]) -> bytes: ...
+    def take(self, token: int) -> bool: ...
+
+
 @dataclass(eq=False, slots=True)
 class Sequence:
     """One sample of a request (a request with n samples is n sequences that share a prompt).
@@ -54,6 +61,8 @@ class Sequence:
     shown to others (None: all is sound). Of its first admission the cache says how many tokens' keys and values
     it found (`num_matched_tokens`), how many tokens need not be computed (`num_cached_tokens`), and in `miss` why
     they were not more; None: all that is known and can be resumed was.
+
+    `constraint`: which tokens may be drawn; this sample's own.
     """
 
     request_id: str
@@ -65,6 +74,7 @@ class Sequence:
     priority: int = 0
     arrival_time: float = 0.0
     cache_salt: str = ""
+    constraint: Constraint | None = field(default=None, repr=False)
     status: Status = Status.WAITING
     num_computed: int = 0
     block_table: list[int] = field(default_factory=list)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from milepost.errors import RequestError
+from milepost.structured_outputs import StructuredOutputsParams
 
 MAX_NUM_SAMPLES = 128
 MAX_LOGPROBS = 20
@@ -34,6 +35,7 @@ class SamplingParams:
     `prompt_logprobs` are numbers of alternatives (-1: all of them).
     `skip_reading_prefix_cache`: the request computes its whole prompt, and still leaves it for others.
     `shown_special_token_ids`: special tokens that become text though others are skipped: tags that a reader looks for.
+    `structured_outputs`: what the answer must look like. It ends once nothing can follow, before `min_tokens` too.
     """
 
     n: int = 1
@@ -59,6 +61,7 @@ class SamplingParams:
     shown_special_token_ids: frozenset[int] = frozenset()
     output_kind: RequestOutputKind = RequestOutputKind.CUMULATIVE
     skip_reading_prefix_cache: bool | None = None
+    structured_outputs: StructuredOutputsParams | None = None
     stops: tuple[str, ...] = field(init=False, repr=False, default=())
 
     def __post_init__(self) -> None:
@@ -69,6 +72,8 @@ class SamplingParams:
         self._check_counts()
         self._check_stops()
         self._check_bias()
+        if not isinstance(self.structured_outputs, StructuredOutputsParams | None):
+            raise _bad("structured_outputs", "structured_outputs must be a StructuredOutputsParams")
 
     @property
     def greedy(self) -> bool:

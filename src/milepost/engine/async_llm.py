@@ -21,7 +21,8 @@ from milepost.config import EngineConfig
 from milepost.engine.build import Progress, build_engine
 from milepost.engine.chat import ChatTemplate
 from milepost.engine.engine import Engine
-from milepost.engine.inputs import Prompt, read_prompt
+from milepost.engine.grammars import COMPILE_SECONDS, CompiledGrammar
+from milepost.engine.inputs import Prompt, read_grammar, read_prompt
 from milepost.engine.prefixes import PinFor
 from milepost.engine.tokenizer import Tokenizer
 from milepost.errors import RequestError, RequestFailed
@@ -106,8 +107,12 @@ class AsyncLLM:
         """
         tokens = await asyncio.to_thread(read_prompt, prompt, self._engine.model)
 
+        grammar = await self._grammar(sampling_params)
+
         def add() -> None:
-            self._engine.add(request_id, tokens, sampling_params, priority=priority, cache_salt=cache_salt)
+            self._engine.add(
+                request_id, tokens, sampling_params, priority=priority, cache_salt=cache_salt, grammar=grammar
+            )
 
         async with contextlib.aclosing(self._outputs(request_id, add)) as outputs:
             async for output in outputs:
@@ -152,6 +157,19 @@ class AsyncLLM:
     async def cache_tree(self) -> TreeSnapshot:
         """The tree of known prefixes between two steps. It looks at all of it: for an operator who asks."""
         return await self._ask(lambda: tree_snapshot(self._engine.scheduler.cache))
+
+    async def _grammar(self, params: SamplingParams) -> CompiledGrammar | None:
+        """The grammar that `params` asks for, once it is compiled: neither by the engine's thread nor by the loop's."""
+        if params.structured_outputs is None:
+            return None
+        compiling = await asyncio.to_thread(read_grammar, params, self._engine.model)
+        assert compiling is not None
+        try:  # others may wait for the same one: it goes on when this caller leaves
+            return await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(compiling)), COMPILE_SECONDS)
+        except TimeoutError:
+            raise params.structured_outputs.error(
+                f"the grammar was not compiled within {COMPILE_SECONDS:g} s", "simplify it, or send it again later"
+            ) from None
 
     async def _outputs(self, request_id: str, add: Callable[[], None]) -> AsyncGenerator[RequestOutput, None]:
         """Outputs of the request that `add`, called on the engine's thread, puts in line."""

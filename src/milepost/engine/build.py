@@ -17,6 +17,7 @@ from milepost.cache.retention import Retention
 from milepost.config import EngineConfig, chat_template_text
 from milepost.engine.chat import ChatTemplate
 from milepost.engine.engine import Engine
+from milepost.engine.grammars import Grammars
 from milepost.engine.memory import MemoryPlan, plan_memory, size
 from milepost.engine.metrics import Metrics
 from milepost.engine.pools import allocate_pools
@@ -97,6 +98,7 @@ def served_model(source: ModelSource, plan: MemoryPlan, vocab_size: int, config:
         tokenizer=tokenizer,
         chat_template=chat_template_of(source, config.chat_template),
         default_sampling=sampling_defaults(source, config.generation_config),
+        grammars=Grammars(tokenizer, vocab_size) if tokenizer else None,
     )
 
 

@@ -7,11 +7,13 @@ import random
 from collections.abc import Callable, Iterable
 
 from milepost.cache.keys import prefix_id
-from milepost.engine.inputs import PromptTokens, check_params, max_output_tokens
+from milepost.engine.grammars import COMPILE_SECONDS, CompiledGrammar
+from milepost.engine.inputs import PromptTokens, check_params, max_output_tokens, read_grammar
 from milepost.engine.metrics import Metrics
 from milepost.engine.prefixes import PinFor, Prefixes
 from milepost.engine.request_state import RequestState, Sample
 from milepost.engine.runner import PieceResult, Runner
+from milepost.engine.sampler import Sampled
 from milepost.engine.scheduler import Scheduler, Step
 from milepost.engine.served_model import ServedModel
 from milepost.errors import RequestError, RequestFailed
@@ -81,11 +83,17 @@ class Engine:
         *,
         priority: int = 0,
         cache_salt: str = "",
+        grammar: CompiledGrammar | None = None,
     ) -> None:
-        """Queues a request; raises `RequestError` for one that can never run, with nothing changed."""
+        """Queues a request; raises `RequestError` for one that can never run, with nothing changed.
+
+        `grammar` is that of `params`; left out, it is waited for here.
+        """
         if request_id in self.requests:
             raise RequestError(f"request id {request_id!r} is running already", "choose another", param="request_id")
         check_params(params, self.model)
+        if grammar is None and (compiling := read_grammar(params, self.model)) is not None:
+            grammar = compiling.result(COMPILE_SECONDS)
         now = self.clock()
         seed = self.rng.getrandbits(64) if params.seed is None else params.seed % 2**64
         sequences = [
@@ -99,6 +107,7 @@ class Engine:
                 priority=priority,
                 arrival_time=now,
                 cache_salt=cache_salt,
+                constraint=grammar.start() if grammar else None,
                 boundaries=prompt.places.boundaries,
                 breakpoints=prompt.places.breakpoints,
             )
@@ -179,19 +188,21 @@ class Engine:
         sample = state.samples[result.piece.seq.index]
         sample.seq.tokens.append(result.sampled.token_id)
         self.metrics.token(state, self.clock())
-        reason, stop = sample.take(result.sampled, *self._finish(sample, result.sampled.token_id))
+        reason, stop = sample.take(result.sampled, *self._finish(sample, result.sampled))
         if reason is not None:
             self.scheduler.finish(sample.seq, reason)
             sample.seq.stop_reason = stop  # type: ignore[assignment]
 
-    def _finish(self, sample: Sample, token: int) -> tuple[str | None, int | None]:
-        """Whether `token`, just added, ends its sample: the reason, and the stop token if the caller named it."""
-        seq, params = sample.seq, sample.seq.params
+    def _finish(self, sample: Sample, sampled: Sampled) -> tuple[str | None, int | None]:
+        """Whether a token, just added, ends its sample: the reason, and the stop token if the caller named it."""
+        seq, params, token = sample.seq, sample.seq.params, sampled.token_id
         if seq.num_output_tokens >= params.min_tokens:
             if token in (params.stop_token_ids or ()):
                 return "stop", token
             if token in self.model.eos_token_ids and not params.ignore_eos:
                 return "stop", None
+        if sampled.complete:
+            return "stop", None
         if seq.num_output_tokens >= max_output_tokens(params, seq.num_prompt_tokens, self.model.max_model_len):
             return "length", None
         return None, None

@@ -134,10 +134,10 @@ def _free_until(end: str, special: Mapping[str, int]) -> str:
 
 
 def _inside_slashes(regex: str) -> str:
-    """A regex as it stands between Lark's slashes."""
+    """A regex as it stands between Lark's slashes. Its \\d is 0 to 9: few who write it mean all of Unicode's digits."""
     import llguidance
 
-    return llguidance.regex_to_lark(regex, use_ascii="")
+    return llguidance.regex_to_lark(regex, use_ascii="d")
 
 
 def _schema(schema: Any, params: StructuredOutputsParams) -> Any:

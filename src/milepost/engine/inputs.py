@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from numbers import Integral
 from typing import Any
 
 from milepost.engine.chat import ChatTemplate
+from milepost.engine.grammars import CompiledGrammar
 from milepost.engine.places import NOWHERE, Places, kept, read_breakpoints
 from milepost.engine.served_model import ServedModel
 from milepost.engine.tokenizer import Tokenizer
@@ -64,6 +66,17 @@ def check_params(params: SamplingParams, model: ServedModel) -> None:
                 )
     if params.stops and model.tokenizer is None:
         raise RequestError("stop strings need a tokenizer, and this model has none", "use stop_token_ids", param="stop")
+
+
+def read_grammar(params: SamplingParams, model: ServedModel) -> Future[CompiledGrammar] | None:
+    """The grammar that answers must keep, made in a thread of its own; None where none is asked for. RequestError, here
+    or in the future, for one that cannot be kept."""
+    asked = params.structured_outputs
+    if asked is None:
+        return None
+    if model.grammars is None:
+        raise asked.error("structured outputs need a tokenizer, and this model has none", f"leave {asked.param} out")
+    return model.grammars.compile(asked)
 
 
 def max_output_tokens(params: SamplingParams, num_prompt_tokens: int, max_model_len: int) -> int:

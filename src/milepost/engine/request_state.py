@@ -34,7 +34,8 @@ class Sample:
             self.cumulative_logprob += sampled.logprob or 0.0
         if self.detokenizer is None:
             return finish_reason, stop_reason
-        hidden = finish_reason == "stop" and not self.seq.params.include_stop_str_in_output
+        ended_by_token = finish_reason == "stop" and not sampled.complete
+        hidden = ended_by_token and not self.seq.params.include_stop_str_in_output
         self.text += self.detokenizer.append([] if hidden else [sampled.token_id])
         if finish_reason is not None and self.detokenizer.stopped_by is None:
             self.text += self.detokenizer.flush()

@@ -6,12 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from milepost.engine.chat import ChatTemplate
+from milepost.engine.grammars import Grammars
 from milepost.engine.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)
 class ServedModel:
-    """`max_model_len` counts prompt and answer together. Without a tokenizer, prompts are token ids.
+    """`max_model_len` counts prompt and answer together. Without a tokenizer, prompts are token ids, and there are no
+    grammars.
 
     `default_sampling` holds the sampling fields that the model's generation_config sets.
     """
@@ -23,3 +25,4 @@ class ServedModel:
     tokenizer: Tokenizer | None = None
     chat_template: ChatTemplate | None = None
     default_sampling: Mapping[str, float] = field(default_factory=dict)
+    grammars: Grammars | None = None
