@@ -69,8 +69,11 @@ def serve(
         list[str] | None,
         typer.Option(help="Web pages that may call (CORS), or *; may be repeated.", show_default=False),
     ] = None,
+    sse_ping_interval: Annotated[
+        int, typer.Option(help="Seconds of silence before a stream of /v1/messages gets a ping; -1: none.")
+    ] = 30,
 ) -> None:
-    """Serve a model over HTTP, with OpenAI's API."""
+    """Serve a model over HTTP, with OpenAI's and Anthropic's APIs."""
     names = tuple(served_model_name or ())
     config = EngineConfig(
         model=model,
@@ -104,6 +107,7 @@ def serve(
         tuple(allowed_origins or ()),
         cache_scope=cache_scope,
         operator_api_key=operator_api_key,
+        sse_ping_interval=sse_ping_interval,
     )
     _run(config, host, port, settings, [(name, _prefix(name)) for name in prewarm or ()])
 

@@ -7,6 +7,7 @@ from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 
 from milepost.server import (
+    anthropic,
     cache,
     errors,
     health,
@@ -17,8 +18,8 @@ from milepost.server import (
     recent,
     tokenize,
 )
-from milepost.server.middleware import ApiKey, ErrorBoundary, LoadingGate
 from milepost.server.ignored import TellIgnored
+from milepost.server.middleware import ApiKey, ErrorBoundary, LoadingGate
 from milepost.server.state import ServerState
 
 
@@ -26,7 +27,17 @@ def create_app(state: ServerState) -> FastAPI:
     """Serves `state.engine` once `state.ready(engine)` was called; until then all but /health answers 503."""
     app = FastAPI(title="Milepost", openapi_url=None, middleware=_middleware(state))
     app.state.server, app.state.recent = state, recent.Recent()
-    for module in (health, openai_models, openai_chat, openai_completions, tokenize, cache, prefixes, recent):
+    for module in (
+        health,
+        openai_models,
+        openai_chat,
+        openai_completions,
+        anthropic,
+        tokenize,
+        cache,
+        prefixes,
+        recent,
+    ):
         app.include_router(module.router)
     errors.install(app)
     return app

@@ -1,4 +1,5 @@
-"""Every error leaves the server as OpenAI's error object: {"error": {"message", "type", "param", "code"}}."""
+"""Every error leaves the server as OpenAI's error object, {"error": {"message", "type", "param", "code"}}, or, where a
+route is of Anthropic's API, as Anthropic's."""
 
 from __future__ import annotations
 
@@ -14,6 +15,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from milepost.errors import MilepostError, RequestError
+from milepost.server.anthropic_errors import anthropic_error, speaks_anthropic
 
 logger = logging.getLogger("milepost.server")
 
@@ -55,9 +57,14 @@ def describe(error: Exception) -> tuple[int, dict[str, dict[str, Any]]]:
 
 
 def error_response(
-    status: int, message: str, *, code: str | None = None, headers: Mapping[str, str] | None = None
+    scope: Mapping[str, Any],
+    status: int,
+    body: Mapping[str, Mapping[str, Any]],
+    headers: Mapping[str, str] | None = None,
 ) -> ApiResponse:
-    return ApiResponse(error_object(status, message, code=code), status, dict(headers or {}))
+    """OpenAI's error object `body` as an answer to the request of `scope`, in the shape of the API that it asked."""
+    shaped = anthropic_error(status, body) if speaks_anthropic(str(scope["path"])) else body
+    return ApiResponse(shaped, status, dict(headers or {}))
 
 
 def log_failure(error: Exception, what: str) -> None:
@@ -75,7 +82,7 @@ def install(app: FastAPI) -> None:
         if status >= 500:
             log_failure(error, f"{request.method} {route_path(request.scope)}")
         headers = dict(error.headers or {}) if isinstance(error, HTTPException) else {}
-        return ApiResponse(body, status, headers)
+        return error_response(request.scope, status, body, headers)
 
     async def nobody_listens(request: Request, error: Exception) -> Response:
         return Response(status_code=400)

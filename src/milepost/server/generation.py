@@ -52,9 +52,10 @@ class Job:
 
 
 def new_job(prefix: str, request: Request, body: Generation, prompts: list[Prompt], params: SamplingParams) -> Job:
+    """`prefix` begins the request's id."""
     state, created, salt = server_state(request), int(time.time()), body.cache_salt or ""
     return Job(
-        request_id=f"{prefix}-{uuid.uuid4().hex}",
+        request_id=f"{prefix}{'' if prefix.endswith('_') else '-'}{uuid.uuid4().hex}",
         created=created,
         model=state.served_name(body.model),
         system_fingerprint=state.system_fingerprint,
@@ -91,6 +92,14 @@ class Usage:
         self._prompts[number] = (len(output.prompt_token_ids), output.num_cached_tokens)
         self._num_completion += sum(len(sample.token_ids) for sample in output.outputs)
 
+    @property
+    def num_cached_tokens(self) -> int:
+        return sum(cached for _, cached in self._prompts.values())
+
+    @property
+    def num_completion_tokens(self) -> int:
+        return self._num_completion
+
     def as_dict(self) -> dict[str, Any]:
         """`cached_tokens` is always there: 0 says that nothing was reused."""
         num_prompt = sum(tokens for tokens, _ in self._prompts.values())
@@ -98,7 +107,7 @@ class Usage:
             "prompt_tokens": num_prompt,
             "completion_tokens": self._num_completion,
             "total_tokens": num_prompt + self._num_completion,
-            "prompt_tokens_details": {"cached_tokens": sum(cached for _, cached in self._prompts.values())},
+            "prompt_tokens_details": {"cached_tokens": self.num_cached_tokens},
         }
 
 

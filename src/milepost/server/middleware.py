@@ -7,7 +7,7 @@ import hmac
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from milepost.server.errors import ApiResponse, describe, error_response, log_failure, route_path
+from milepost.server.errors import ApiResponse, describe, error_object, error_response, log_failure, route_path
 from milepost.server.scope import tenant_of
 from milepost.server.state import ServerState
 
@@ -37,17 +37,19 @@ class ErrorBoundary:
         try:
             return await self.app(scope, receive, watched_send)
         except asyncio.CancelledError:  # only the stopping server cancels a request: this is the task's last act
-            answer = error_response(503, "the server is shutting down", headers={"Retry-After": str(RETRY_SECONDS)})
+            error_body = error_object(503, "the server is shutting down")
+            answer = error_response(scope, 503, error_body, {"Retry-After": str(RETRY_SECONDS)})
         except Exception as error:
             log_failure(error, f"{scope['method']} {route_path(scope)}")
             status, body = describe(error)
-            answer = ApiResponse(body, status)
+            answer = error_response(scope, status, body)
         if not started:
             await answer(scope, receive, send)
 
 
 class ApiKey:
-    """Asks every route but /health for `Authorization: Bearer <key>`. Whose key it was, `request.state.tenant` says."""
+    """Asks every route but /health for `Authorization: Bearer <key>`, or Anthropic's `x-api-key: <key>`; where both are
+    sent and open, the first counts. Whose key it was, `request.state.tenant` says."""
 
     def __init__(self, app: ASGIApp, keys: tuple[str, ...]) -> None:
         self.app = app
@@ -60,21 +62,25 @@ class ApiKey:
         if tenant is not None:
             scope["state"] = {**scope.get("state", {}), "tenant": tenant}
             return await self.app(scope, receive, send)
-        answer = error_response(
+        body = error_object(
             401,
-            "this server asks for an API key (hint: send the header `Authorization: Bearer <key>`)",
+            "this server asks for an API key (hint: send `Authorization: Bearer <key>` or `x-api-key: <key>`)",
             code="invalid_api_key",
-            headers={"WWW-Authenticate": "Bearer"},
         )
-        await answer(scope, receive, send)
+        await error_response(scope, 401, body, {"WWW-Authenticate": "Bearer"})(scope, receive, send)
 
     def _tenant(self, headers: dict[bytes, bytes]) -> bytes | None:
-        """The digest of the key, if it opens. All digests are compared, so that the time tells neither a key's length
-        nor its beginning."""
+        """The digest of the key that opens, if one does."""
         scheme, _, key = headers.get(b"authorization", b"").partition(b" ")
-        digest = tenant_of(key.strip())
+        sent = [key] if scheme.lower() == b"bearer" else []
+        sent += [headers[b"x-api-key"]] if b"x-api-key" in headers else []
+        digests = [tenant_of(key.strip()) for key in sent]
+        return next((digest for digest in digests if self._opens(digest)), None)
+
+    def _opens(self, digest: bytes) -> bool:
+        """All keys' digests are compared, so that the time tells neither a key's length nor its beginning."""
         matches = [hmac.compare_digest(digest, known) for known in self._digests]
-        return digest if scheme.lower() == b"bearer" and any(matches) else None
+        return any(matches)
 
 
 class LoadingGate:
@@ -89,5 +95,5 @@ class LoadingGate:
         if scope["type"] != "http" or scope["path"] in OPEN_PATHS or not loading:
             return await self.app(scope, receive, send)
         headers = {"Retry-After": str(RETRY_SECONDS)}
-        answer = error_response(503, "the model is still loading", code="model_loading", headers=headers)
-        await answer(scope, receive, send)
+        body = error_object(503, "the model is still loading", code="model_loading")
+        await error_response(scope, 503, body, headers)(scope, receive, send)

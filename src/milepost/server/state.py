@@ -113,6 +113,7 @@ class ServerSettings:
     max_body_bytes      a longer request body is refused with 413
     cache_scope         who shares cached prefixes: "tenant", the requests of one key; "global", all. None: tenant where
                         there are keys
+    sse_ping_interval   seconds without an event after which a stream of /v1/messages gets a ping; 0 or less: never
     """
 
     served_model_names: tuple[str, ...] = ()
@@ -121,6 +122,7 @@ class ServerSettings:
     max_body_bytes: int = 32 * 1024 * 1024
     cache_scope: str | None = None
     operator_api_key: str | None = None
+    sse_ping_interval: float = 30
 
     def __post_init__(self) -> None:
         if self.cache_scope not in (None, *CACHE_SCOPES):

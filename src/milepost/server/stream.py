@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Coroutine, Iterable
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from fastapi import Request
@@ -19,7 +20,7 @@ T = TypeVar("T")
 Item = TypeVar("Item", contravariant=True)
 
 DONE = b"data: [DONE]\n\n"
-"""The last event of every stream, once."""
+"""The last event of every stream of OpenAI's, once."""
 
 
 class ChunkWriter(Protocol[Item]):
@@ -32,6 +33,19 @@ class ChunkWriter(Protocol[Item]):
 def event(content: dict[str, Any]) -> bytes:
     """One event. JSON holds no line break, so the event holds none."""
     return b"data: " + to_json(content, inf_nan_mode="null") + b"\n\n"
+
+
+@dataclass(frozen=True)
+class Wire:
+    """How an API puts a stream: `event` one event, `error` the last one where something failed, of an HTTP status and
+    OpenAI's error object; `end` comes after all else."""
+
+    event: Callable[[dict[str, Any]], bytes]
+    error: Callable[[int, dict[str, Any]], dict[str, Any]]
+    end: bytes = b""
+
+
+OPENAI = Wire(event, lambda status, error: error, DONE)
 
 
 async def until_hangup(request: Request, work: Coroutine[Any, Any, T]) -> T:
@@ -48,14 +62,20 @@ async def until_hangup(request: Request, work: Coroutine[Any, Any, T]) -> T:
         await _cancel(working)
 
 
-async def stream_response(request: Request, items: AsyncGenerator[T, None], writer: ChunkWriter[T]) -> EventStream:
+async def stream_response(
+    request: Request,
+    items: AsyncGenerator[T, None],
+    writer: ChunkWriter[T],
+    wire: Wire = OPENAI,
+    headers: Mapping[str, str] | None = None,
+) -> EventStream:
     """A stream of `items` as `writer` puts them. The first is awaited here: a refusal is still a plain 4xx."""
     try:
         first = await until_hangup(request, _first(items))
     except BaseException:
         await items.aclose()
         raise
-    return EventStream(_events(first, items, writer, request.url.path))
+    return EventStream(_events(first, items, writer, wire, request.url.path), wire, headers or {})
 
 
 class EventStream(Response):
@@ -63,10 +83,10 @@ class EventStream(Response):
 
     media_type = "text/event-stream"
 
-    def __init__(self, events: AsyncGenerator[bytes, None]) -> None:
-        super().__init__(headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
+    def __init__(self, events: AsyncGenerator[bytes, None], wire: Wire, headers: Mapping[str, str]) -> None:
+        super().__init__(headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no", **headers})
         del self.headers["content-length"]
-        self._events = events
+        self._events, self._wire = events, wire
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
@@ -78,7 +98,8 @@ class EventStream(Response):
                 sending.result()
         except asyncio.CancelledError:  # the server stops, and may cancel a second time at the next pause: none before
             sending.cancel()
-            last = event(error_object(503, "the server is shutting down")) + DONE
+            error = error_object(503, "the server is shutting down")
+            last = self._wire.event(self._wire.error(503, error)) + self._wire.end
             await send({"type": "http.response.body", "body": last, "more_body": False})
             raise
         finally:
@@ -125,25 +146,50 @@ async def merge(streams: list[AsyncGenerator[T, None]]) -> AsyncGenerator[tuple[
         await asyncio.gather(*pumps, return_exceptions=True)
 
 
+async def with_pauses(items: AsyncGenerator[T, None], seconds: float) -> AsyncGenerator[T | None, None]:
+    """`items` as they come, and None whenever none has come for `seconds`; 0 or less: never."""
+    end = object()
+    coming: asyncio.Future[Any] = asyncio.ensure_future(_next(items, end))
+    try:
+        while True:
+            done, _ = await asyncio.wait((coming,), timeout=seconds if seconds > 0 else None)
+            if not done:
+                yield None
+                continue
+            item = coming.result()
+            if item is end:
+                return
+            yield item
+            coming = asyncio.ensure_future(_next(items, end))
+    finally:
+        await _cancel(coming)
+        await items.aclose()
+
+
 async def _events(
-    first: T, rest: AsyncGenerator[T, None], writer: ChunkWriter[T], what: str
+    first: T, rest: AsyncGenerator[T, None], writer: ChunkWriter[T], wire: Wire, what: str
 ) -> AsyncGenerator[bytes, None]:
     """An error on the way becomes one error event, and then the end."""
     async with contextlib.aclosing(rest):
         try:
-            item: T | None = first
-            while item is not None:
+            for chunk in writer.take(first):
+                yield wire.event(chunk)
+            async for item in rest:
                 for chunk in writer.take(item):
-                    yield event(chunk)
-                item = await anext(rest, None)
+                    yield wire.event(chunk)
             for chunk in writer.end():
-                yield event(chunk)
+                yield wire.event(chunk)
         except Exception as error:
             status, body = describe(error)
             if status >= 500:
                 log_failure(error, what)
-            yield event(body)
-    yield DONE
+            yield wire.event(wire.error(status, body))
+    if wire.end:
+        yield wire.end
+
+
+async def _next(items: AsyncGenerator[Any, None], end: object) -> Any:
+    return await anext(items, end)
 
 
 async def _first(items: AsyncGenerator[T, None]) -> T:
