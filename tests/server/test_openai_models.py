@@ -1,3 +1,4 @@
+import anthropic
 import openai
 import pytest
 from fake_engine import FakeEngine, serving, state_of
@@ -10,6 +11,16 @@ def test_models(client: openai.OpenAI):
     with pytest.raises(openai.NotFoundError) as caught:
         client.models.retrieve("other")
     assert caught.value.code == "model_not_found"
+
+
+def test_models_for_clients_of_anthropic(url: str):
+    claude = anthropic.Anthropic(base_url=url, api_key="x", max_retries=0)
+    (model,) = claude.models.list()
+    assert (model.id, model.type, model.display_name, model.max_input_tokens) == ("fake", "model", "fake", 256)
+    assert claude.models.retrieve("fake") == model
+    assert model.created_at.tzinfo is not None
+    with pytest.raises(anthropic.NotFoundError):
+        claude.models.retrieve("other")
 
 
 def test_served_names_replace_the_models_own():

@@ -87,14 +87,23 @@ def test_requests_that_do_not_finish_are_told():
             target=lambda: whole.append(httpx.post(f"{url}/v1/chat/completions", json=CHAT, timeout=30))
         )
         asks.start()
-        with httpx.stream("POST", f"{url}/v1/chat/completions", json=CHAT | {"stream": True}) as answer:
+        other = httpx.stream("POST", f"{url}/v1/messages", json=CHAT | {"stream": True, "max_tokens": 10_000})
+        with (
+            httpx.stream("POST", f"{url}/v1/chat/completions", json=CHAT | {"stream": True}) as answer,
+            other as claude,
+        ):
             events = answer.iter_lines()
             next(events)
+            claudes = claude.iter_lines()
+            next(claudes)
             child.send_signal(signal.SIGTERM)
             *_, error, end = [event for event in events if event]
+            *_, last_name, last = [event for event in claudes if event]
         asks.join()
         assert "shutting down" in json.loads(error.removeprefix("data: "))["error"]["message"]
         assert end == "data: [DONE]"
+        assert last_name == "event: error"
+        assert json.loads(last.removeprefix("data: "))["error"]["type"] == "overloaded_error"
         assert whole[0].status_code == 503
         assert "shutting down" in whole[0].json()["error"]["message"]
         out, err = child.communicate(timeout=20)

@@ -15,6 +15,7 @@ from milepost.server.stream import merge
 
 CHAT = {"messages": [{"role": "user", "content": "q"}]}
 PROMPTS = {"prompt": ["a", "b", "c"], "n": 2, "max_tokens": 200}
+CLAUDE = CHAT | {"max_tokens": 200}
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +39,9 @@ def send(url: str, path: str, body: dict) -> socket.socket:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize(("path", "body"), [("/v1/chat/completions", CHAT), ("/v1/completions", PROMPTS)])
+@pytest.mark.parametrize(
+    ("path", "body"), [("/v1/chat/completions", CHAT), ("/v1/completions", PROMPTS), ("/v1/messages", CLAUDE)]
+)
 def test_a_client_that_hangs_up_ends_its_request(
     endless: FakeEngine, endless_url: str, path: str, body: dict, stream: bool
 ):
