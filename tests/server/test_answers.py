@@ -8,10 +8,13 @@ from fake_engine import FakeEngine, FakeTokenizer
 from milepost.engine.chat import ChatTemplate
 from milepost.outputs import CompletionOutput
 from milepost.sampling_params import SamplingParams
-from milepost.server.answers import answer_form, dialect_of, reasoning_usage, with_tags
+from milepost.server.answers import answer_form, dialect_of, reasoning_usage, with_grammar, with_tags
 from milepost.server.parsers.events import CallStart, Content, Reasoning
+from milepost.server.parsers.family import Traits
+from milepost.server.parsers.hermes import HERMES
 from milepost.server.prompts import Prompt
 from milepost.server.schemas import ChatRequest
+from milepost.structured_outputs import StructuredOutputsParams, ToolCalls
 
 TAGS = {258: "<think>", 259: "</think>", 260: "<|tool_call_start|>", 261: "<|tool_call_end|>", 262: "<|im_end|>"}
 THINK, THINK_END = 258, 259
@@ -47,10 +50,29 @@ def test_a_special_token_can_tell_the_family_and_the_parser_sees_it():
     assert with_tags(SamplingParams(), engine).shown_special_token_ids == {260, 261}
 
 
-def test_without_special_tags_nothing_changes():
-    params = SamplingParams()
-    assert with_tags(params, FakeEngine()) is params
-    assert with_tags(params, FakeEngine(with_text=False)) is params
+@pytest.mark.parametrize("with_text", [False, True])
+def test_without_special_tags_and_forced_calls_nothing_changes(with_text: bool):
+    engine, params = FakeEngine(with_text=with_text), SamplingParams()
+    assert with_tags(params, engine) is params
+    assert with_grammar(params, answer_form(engine, asked(tools=[WEATHER]), Prompt("x", [1]))) == params
+
+
+def test_a_forced_call_is_a_grammar_in_the_family_s_form():
+    two = [WEATHER, {"type": "function", "function": {"name": "time", "parameters": {"type": "object"}}}]
+    engine = engine_of("<tool_call></tool_call><think>")
+    form = answer_form(engine, asked(tools=two, tool_choice="required"), Prompt("x<think>\n", [1]))
+    grammar = with_grammar(SamplingParams(), form).structured_outputs
+    assert grammar.tool_calls == ToolCalls({"weather": {}, "time": {"type": "object"}}, HERMES.form(Traits("")))
+    assert (grammar.after, grammar.param) == ("</think>", "tool_choice")
+
+    json = SamplingParams(structured_outputs=StructuredOutputsParams(json_object=True))
+    form = answer_form(engine, asked(), Prompt("x<think>", [1]))
+    assert with_grammar(json, form).structured_outputs == StructuredOutputsParams(json_object=True, after="</think>")
+
+    named = {"type": "function", "function": {"name": "time"}}
+    form = answer_form(engine, asked(tools=two, tool_choice=named), Prompt("x", [1]))
+    grammar = with_grammar(SamplingParams(), form).structured_outputs
+    assert (list(grammar.tool_calls.tools), grammar.tool_calls.max_calls, grammar.after) == (["time"], 1, None)
 
 
 @pytest.mark.parametrize("delta", [False, True])

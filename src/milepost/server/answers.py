@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, cast
 
@@ -13,20 +13,27 @@ from milepost.server.parsers.answer import AnswerParser
 from milepost.server.parsers.calls import Tools
 from milepost.server.parsers.events import CallStart, Content, Event, Reasoning
 from milepost.server.parsers.family import Family, Traits
+from milepost.server.parsers.plain import PLAIN
 from milepost.server.parsers.reasoning import Thinking, thinking_of
 from milepost.server.parsers.registry import family_of
-from milepost.server.prompts import Prompt, content_text, known_tools
+from milepost.server.prompts import Prompt, content_text
 from milepost.server.schemas import ChatRequest
 from milepost.server.state import ChatTemplate, Engine, Tokenizer
+from milepost.server.tool_choice import read_tool_choice
+from milepost.structured_outputs import CallForm, StructuredOutputsParams, ToolCalls
 
 
 @dataclass(frozen=True)
 class Dialect:
-    """What a model's files say of its answers. `tag_ids`: special tokens among the tags that a parser looks for;
-    `think_ids`: the tokens that open and close reasoning, where each tag is one token."""
+    """What a model's files say of its answers.
+
+    `form`: how it is made to write calls; `tag_ids`: special tokens among the tags that a parser looks for;
+    `think_ids`: the tokens that open and close reasoning, where each tag is one token.
+    """
 
     family: Family
     thinking: Thinking | None
+    form: CallForm = field(default_factory=CallForm)
     tag_ids: frozenset[int] = frozenset()
     think_ids: tuple[int, int] | None = None
 
@@ -35,13 +42,13 @@ class Dialect:
 class AnswerForm:
     """How the answers to one request are read.
 
-    `tools`: what may be called, by name; `calls`: whether calls are looked for at all; `one_call`: whether those after
-    the first are left out; `opened`: whether the prompt ends inside of reasoning.
+    `tools`: what may be called, by name, none where calls are not looked for; `forced`: whether one must be;
+    `one_call`: whether those after the first are left out; `opened`: whether the prompt ends inside of reasoning.
     """
 
     dialect: Dialect
     tools: Tools
-    calls: bool
+    forced: bool
     one_call: bool
     opened: bool
 
@@ -53,12 +60,12 @@ class AnswerForm:
 def answer_form(engine: Engine, body: ChatRequest, prompt: Prompt) -> AnswerForm:
     """`prompt`: what `read_conversation` made of the request."""
     dialect = dialect_of(engine)
-    tools = {tool["function"]["name"]: tool["function"].get("parameters") or {} for tool in known_tools(body.tools)}
+    choice = read_tool_choice(body)
     return AnswerForm(
         dialect,
-        tools,
-        calls=bool(tools) and body.tool_choice != "none",
-        one_call=body.parallel_tool_calls is False,
+        choice.tools,
+        forced=choice.forced,
+        one_call=choice.one or body.parallel_tool_calls is False,
         opened=dialect.thinking is not None and _ends_thinking(dialect.thinking, body, prompt),
     )
 
@@ -67,6 +74,18 @@ def with_tags(params: SamplingParams, engine: Engine) -> SamplingParams:
     """The text of the answer has the tags that the parser looks for, also those that are special tokens."""
     tag_ids = dialect_of(engine).tag_ids
     return replace(params, shown_special_token_ids=tag_ids) if tag_ids else params
+
+
+def with_grammar(params: SamplingParams, form: AnswerForm) -> SamplingParams:
+    """Where a tool must be called, a grammar lets the model write nothing else. This and any other grammar begins where
+    the reasoning ends that the prompt opened."""
+    grammar = params.structured_outputs
+    if form.forced:
+        calls = ToolCalls(form.tools, form.dialect.form, 1 if form.one_call else None)
+        grammar = StructuredOutputsParams(tool_calls=calls, param="tool_choice")
+    if grammar is not None and form.opened and form.dialect.thinking:
+        grammar = replace(grammar, after=grammar.after or form.dialect.thinking.close)
+    return replace(params, structured_outputs=grammar)
 
 
 def dialect_of(engine: Engine) -> Dialect:
@@ -78,13 +97,15 @@ def dialect_of(engine: Engine) -> Dialect:
 def _dialect(its_template: Hashable, its_tokenizer: Hashable) -> Dialect:
     template, tokenizer = cast(ChatTemplate | None, its_template), cast(Tokenizer | None, its_tokenizer)
     if template is None or tokenizer is None:
-        return Dialect(family_of(Traits("")), None)
+        return Dialect(PLAIN, None)
     special = {tokenizer.token_text(token): token for token in tokenizer.special_token_ids}
     traits = Traits(template.text, frozenset(special))
     family, thinking = family_of(traits), thinking_of(traits)
     tags = family.tags | (thinking.tags if thinking else frozenset())
     tag_ids = frozenset(token for text, token in special.items() if text in tags)
-    return Dialect(family, thinking, tag_ids, _think_ids(thinking, tokenizer) if thinking else None)
+    return Dialect(
+        family, thinking, family.form(traits), tag_ids, _think_ids(thinking, tokenizer) if thinking else None
+    )
 
 
 def _think_ids(thinking: Thinking, tokenizer: Tokenizer) -> tuple[int, int] | None:
@@ -110,7 +131,7 @@ class AnswerReader:
         self._one_call, self._think_ids = form.one_call, dialect.think_ids
         self._thinks = form.opened
         self._parser = AnswerParser(
-            dialect.family if form.calls else None, form.tools, dialect.thinking, opened=form.opened
+            dialect.family if form.tools else None, form.tools, dialect.thinking, opened=form.opened
         )
         self.called = False
         self.num_reasoning_tokens = None if dialect.think_ids is None else 0

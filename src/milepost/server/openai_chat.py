@@ -6,7 +6,7 @@ from fastapi import APIRouter, Request, Response
 
 from milepost.errors import RequestError
 from milepost.sampling_params import SamplingParams
-from milepost.server.answers import answer_form, with_tags
+from milepost.server.answers import answer_form, with_grammar, with_tags
 from milepost.server.body import read_json
 from milepost.server.chat_answers import ChatChunks, ChatFormat, chat_answer
 from milepost.server.errors import ApiResponse
@@ -17,6 +17,7 @@ from milepost.server.sampling import check_fits, check_logprobs, check_shared, r
 from milepost.server.schemas import ChatRequest, StreamOptions
 from milepost.server.state import Engine, server_state
 from milepost.server.stream import stream_response, until_hangup
+from milepost.server.tool_choice import read_tool_choice
 
 router = APIRouter()
 
@@ -29,11 +30,11 @@ async def chat_completions(request: Request) -> Response:
     _check(body)
     note(request, TOOLS, (str(tool.get("type") or "function") for tool in body.tools or () if not is_function(tool)))
     engine = state.engine
-    params = _params(body, engine)
+    params = with_tags(_params(body, engine), engine)
     prompt = await until_hangup(request, read_conversation(engine, body.messages, body))
     check_fits(engine, len(prompt.ids), params.max_tokens, "messages")
-    job = new_job("chatcmpl", request, body, [prompt], params)
     form = answer_form(engine, body, prompt)
+    job = new_job("chatcmpl", request, body, [prompt], with_grammar(params, form))
     format = ChatFormat(job, form, engine.tokenizer, body.top_logprobs or 0, _echoed(body))
     if body.stream:
         chunks = ChatChunks(format, body.stream_options or StreamOptions())
@@ -47,18 +48,18 @@ def _check(body: ChatRequest) -> None:
     check_logprobs("top_logprobs", body.top_logprobs)
     if body.top_logprobs and not body.logprobs:
         raise RequestError("top_logprobs needs logprobs=true", "set logprobs", param="top_logprobs")
-    refuse_forced_tools({"tool_choice": body.tool_choice, "function_call": body.function_call})
+    refuse_forced_tools({"function_call": body.function_call})
+    read_tool_choice(body)
 
 
 def _params(body: ChatRequest, engine: Engine) -> SamplingParams:
-    params = sampling_params(
+    return sampling_params(
         body,
         engine,
         max_tokens=body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens,
         logprobs=(body.top_logprobs or 0) if body.logprobs else None,
         prompt_logprobs=body.prompt_logprobs,
     )
-    return with_tags(params, engine)
 
 
 def _echoed(body: ChatRequest) -> str:

@@ -14,6 +14,7 @@ from samples import HERMES, LONG, QWEN_XML, SAMPLES, THINK, TOOLS, Sample
 
 from milepost.server.parsers.answer import AnswerParser
 from milepost.server.parsers.events import CallArguments, CallEnd, CallStart, Content, Event, Reasoning
+from milepost.server.parsers.family import Family, Traits
 from milepost.server.parsers.registry import FAMILIES
 
 
@@ -98,7 +99,7 @@ FRAGMENTS = sorted(
     st.booleans(),
     st.lists(st.integers(0, 200), max_size=6),
 )
-def test_nonsense_is_cut_the_same_and_not_lost(family, fragments: list[str], opened: bool, cuts: list[int]):
+def test_nonsense_is_cut_the_same_and_not_lost(family: Family, fragments: list[str], opened: bool, cuts: list[int]):
     text = "".join(fragments)
     sample = Sample("nonsense", family, text, opened=opened)
     whole = events_of(sample, [text])
@@ -156,3 +157,16 @@ def test_a_long_call_that_breaks_keeps_the_calls_after_it():
     events = events_of(Sample("broken", HERMES, ""), [broken + good])
     assert [event.name for event in events if isinstance(event, CallStart)] == ["write", "weather"]
     assert text_of(events, Content) == ""
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
+@pytest.mark.parametrize("template", ["", "[ARGS] ```json"])
+def test_calls_in_the_form_that_a_grammar_makes(family: Family, template: str):
+    form = family.form(Traits(template))
+    calls = [("weather", {"city": "a } ] b"}), ("weather", {})]
+    each = [f"{form.before}{name}{form.between}{json.dumps(arguments)}{form.after}" for name, arguments in calls]
+    for text in (form.opening + form.separator.join(each) + form.closing, form.opening + each[0] + form.closing):
+        events = events_of(Sample("forced", family, text), [text])
+        assert calls_of(events) == calls[: text.count("weather")]
+        assert events_of(Sample("forced", family, text), text) == events
+        assert text_of(events, Content) == ""

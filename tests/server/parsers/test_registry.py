@@ -22,6 +22,7 @@ CASES = [
     ("granite", "<|start_of_role|> <|tool_call|> <think></think> <response></response>", (), GRANITE),
     ("nemotron", "<TOOLCALL>[]</TOOLCALL> <think>", (), THINK),
     ("lfm2", "List of tools: [", ("<|tool_call_start|>", "<think>"), THINK),
+    ("hermes", "<tool_call></tool_call>", ("<|tool_call_start|>",), None),
     ("deepseek", f"{DS_CALLS} </think>", (), THINK),
     ("plain", "{{ messages }}", (), None),
 ]

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from milepost.server.parsers.calls import Calls, NotACall
-from milepost.server.parsers.family import Family
+from milepost.server.parsers.family import Family, Traits
 from milepost.server.parsers.json_calls import stream_object
 from milepost.server.parsers.source import Reading, Source
+from milepost.structured_outputs import CallForm
 
 
 def _tag(name: str) -> str:
@@ -57,10 +58,17 @@ def _call(source: Source, calls: Calls) -> Reading[None]:
     source.keep()
 
 
+def _form(traits: Traits) -> CallForm:
+    if FENCE in traits.template:
+        return CallForm(f"{CALL}function{SEPARATOR}", "\n```json\n", f"\n```{CALL_END}", "\n", OPEN, CLOSE)
+    return CallForm(CALL, SEPARATOR, CALL_END, "", OPEN, CLOSE)
+
+
 DEEPSEEK = Family(
     "deepseek",
     lambda traits: OPEN in traits.template,
     (OPEN, CALL),
     read,
     inner=(CLOSE, CALL_END, SEPARATOR),
+    form=_form,
 )

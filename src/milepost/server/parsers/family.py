@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from milepost.server.parsers.calls import Calls
 from milepost.server.parsers.source import Reading, Source
+from milepost.structured_outputs import CallForm
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,7 @@ class Family:
     inner     other tags of a block, which its tokenizer may have as special tokens
     untagged  whether only the tools that the request offers can be called: else JSON answers would be taken for calls
     new_id    makes an id for a call
+    form      how the family writes calls, for a grammar that makes it call; `read` reads that too
     """
 
     name: str
@@ -43,6 +45,7 @@ class Family:
     inner: tuple[str, ...] = ()
     untagged: bool = False
     new_id: Callable[[], str] = call_id
+    form: Callable[[Traits], CallForm] = lambda traits: CallForm()
 
     @property
     def tags(self) -> frozenset[str]:

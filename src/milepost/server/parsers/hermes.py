@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from milepost.server.parsers.calls import Calls
-from milepost.server.parsers.family import Family
+from milepost.server.parsers.family import Family, Traits
 from milepost.server.parsers.json_calls import read_calls
 from milepost.server.parsers.source import Reading, Source
 from milepost.server.parsers.xml_calls import FUNCTION, read_function
+from milepost.structured_outputs import CallForm
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
 
@@ -22,4 +23,8 @@ def read(source: Source, calls: Calls, tag: str) -> Reading[None]:
     yield from source.take(CLOSE)
 
 
-HERMES = Family("hermes", lambda traits: OPEN in traits.template, (OPEN,), read, inner=(CLOSE,))
+def form(traits: Traits) -> CallForm:
+    return CallForm(before=f'{OPEN}\n{{"name": "', after=f"}}\n{CLOSE}")
+
+
+HERMES = Family("hermes", lambda traits: OPEN in traits.template, (OPEN,), read, inner=(CLOSE,), form=form)

@@ -10,6 +10,7 @@ from milepost.server.parsers.calls import Calls, NotACall
 from milepost.server.parsers.family import Family, Traits
 from milepost.server.parsers.json_calls import read_calls
 from milepost.server.parsers.source import Reading, Source
+from milepost.structured_outputs import CallForm
 
 OPEN, CLOSE = "<|tool_call_start|>", "<|tool_call_end|>"
 MAX_CHARS = 256 * 1024
@@ -19,7 +20,8 @@ _JSON_NAMES = {"true": True, "false": False, "null": None}
 
 
 def _matches(traits: Traits) -> bool:
-    return OPEN in traits.template or OPEN in traits.special_tokens
+    """Its templates do not name the tag; one that names another's is another's."""
+    return OPEN in traits.template or (OPEN in traits.special_tokens and "<tool_call>" not in traits.template)
 
 
 def read(source: Source, calls: Calls, tag: str) -> Reading[None]:
@@ -86,4 +88,9 @@ class _AsPython(ast.NodeTransformer):
         return ast.Constant(_JSON_NAMES[node.id]) if node.id in _JSON_NAMES else node
 
 
-LFM2 = Family("lfm2", _matches, (OPEN,), read, inner=(CLOSE,))
+def _form(traits: Traits) -> CallForm:
+    """In JSON: there is a grammar for that."""
+    return CallForm(separator=", ", opening=f"{OPEN}[", closing=f"]{CLOSE}")
+
+
+LFM2 = Family("lfm2", _matches, (OPEN,), read, inner=(CLOSE,), form=_form)

@@ -6,6 +6,7 @@ from milepost.server.parsers.calls import Calls
 from milepost.server.parsers.family import Family, Traits
 from milepost.server.parsers.json_calls import read_call, read_calls
 from milepost.server.parsers.source import Reading, Source
+from milepost.structured_outputs import CallForm
 
 PYTHON_TAG = "<|python_tag|>"
 
@@ -27,4 +28,8 @@ def read(source: Source, calls: Calls, tag: str) -> Reading[None]:
         yield from read_call(source, calls)
 
 
-LLAMA3 = Family("llama3", _matches, (PYTHON_TAG,), read, starts=("{", "["), untagged=True)
+def _form(traits: Traits) -> CallForm:
+    return CallForm(between='", "parameters": ', separator="; ")
+
+
+LLAMA3 = Family("llama3", _matches, (PYTHON_TAG,), read, starts=("{", "["), untagged=True, form=_form)

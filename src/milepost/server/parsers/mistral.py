@@ -6,9 +6,10 @@ import secrets
 import string
 
 from milepost.server.parsers.calls import Calls, NotACall
-from milepost.server.parsers.family import Family
+from milepost.server.parsers.family import Family, Traits
 from milepost.server.parsers.json_calls import read_calls, stream_object
 from milepost.server.parsers.source import Reading, Source
+from milepost.structured_outputs import CallForm
 
 OPEN, ARGS, CALL_ID = "[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"
 MAX_NAME_CHARS = 256
@@ -46,6 +47,18 @@ def _name(source: Source) -> Reading[str]:
     return name.strip()
 
 
+def _form(traits: Traits) -> CallForm:
+    if ARGS in traits.template:
+        return CallForm(OPEN, ARGS, "", "")
+    return CallForm(separator=", ", opening=f"{OPEN}[", closing="]")
+
+
 MISTRAL = Family(
-    "mistral", lambda traits: OPEN in traits.template, (OPEN,), read, inner=(ARGS, CALL_ID), new_id=nine_letters
+    "mistral",
+    lambda traits: OPEN in traits.template,
+    (OPEN,),
+    read,
+    inner=(ARGS, CALL_ID),
+    new_id=nine_letters,
+    form=_form,
 )

@@ -15,4 +15,5 @@ QWEN_XML = Family(
     opens=(hermes.OPEN, FUNCTION),  # the first is left out now and then
     read=hermes.read,
     inner=(hermes.CLOSE, CLOSE),
+    form=hermes.form,  # in JSON: a grammar for these values would have to be made of the schema by hand
 )
