@@ -13,6 +13,8 @@ from fake_engine import REPLY, FakeEngine, failed_inside, serving, state_of
 
 ASK: list[Any] = [{"role": "user", "content": "Where?"}]
 MESSAGES = "/v1/messages"
+TEXT = {"type": "text", "citations": None}
+ENDED = {"stop_sequence": None, "stop_details": None, "container": None}
 
 
 @pytest.fixture(scope="module")
@@ -74,11 +76,11 @@ def test_life_cycle(http: httpx.Client) -> None:
     assert start["message"]["content"] == []
     assert start["message"]["stop_reason"] is None
     assert start["message"]["usage"]["output_tokens"] == 1
-    assert begin == {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}}
+    assert begin == {"type": "content_block_start", "index": 0, "content_block": TEXT | {"text": ""}}
     assert all(delta["type"] == "content_block_delta" for delta in deltas)
     assert "".join(delta["delta"]["text"] for delta in deltas) == REPLY
     assert end == {"type": "content_block_stop", "index": 0}
-    assert last["delta"] == {"stop_reason": "end_turn", "stop_sequence": None}
+    assert last["delta"] == ENDED | {"stop_reason": "end_turn"}
     assert last["usage"]["output_tokens"] == len(REPLY.encode())
     assert stop == {"type": "message_stop"}
 
@@ -98,13 +100,13 @@ def test_stop_reasons(
     answer = http.post(MESSAGES, json=body(stream=stream, **fields))
     if stream:
         events = events_of(answer)
-        assert events[-2]["delta"] == {"stop_reason": reason, "stop_sequence": sequence}
+        assert events[-2]["delta"] == ENDED | {"stop_reason": reason, "stop_sequence": sequence}
         pieces = [event["delta"]["text"] for event in events if event["type"] == "content_block_delta"]
         assert "".join(pieces).startswith(text or "")  # this engine holds back no beginnings of stop strings
     else:
         message = answer.json()
         assert (message["stop_reason"], message["stop_sequence"]) == (reason, sequence)
-        assert message["content"] == ([] if text is None else [{"type": "text", "text": text}])
+        assert message["content"] == ([] if text is None else [TEXT | {"text": text}])
 
 
 def test_an_answer_may_ask_for_more_than_the_context_has() -> None:

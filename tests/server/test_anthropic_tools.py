@@ -65,9 +65,10 @@ def test_answer(claude: anthropic.Anthropic) -> None:
     thinking, text, one, other = (block.to_dict() for block in message.content)
     signature = hashlib.sha256("In é?".encode()).hexdigest()
     assert thinking == {"type": "thinking", "thinking": "In é?", "signature": signature}
-    assert text == {"type": "text", "text": "I ask."}
+    assert text == {"type": "text", "text": "I ask.", "citations": None}
     assert (one["type"], one["name"], one["input"]) == ("tool_use", "weather", {"city": "Paris"})
     assert other["input"] == {"city": "Rome"}
+    assert other["caller"] == {"type": "direct"}
     assert one["id"] != other["id"]
     assert message.stop_reason == "tool_use"
 

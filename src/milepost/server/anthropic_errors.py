@@ -35,4 +35,4 @@ def anthropic_error(status: int, body: Mapping[str, Mapping[str, Any]]) -> dict[
     if error.get("code") == "context_length_exceeded" and not message.startswith(TOO_LONG):
         message = TOO_LONG + message
     kind = TYPES.get(status, "invalid_request_error" if status < 500 else "api_error")
-    return {"type": "error", "error": {"type": kind, "message": message}}
+    return {"type": "error", "error": {"type": kind, "message": message}, "request_id": None}

@@ -27,6 +27,13 @@ AnthropicEvent = dict[str, Any]
 
 PING: AnthropicEvent = {"type": "ping"}
 
+NEVER = {"stop_details": None, "container": None}
+NEVER_COUNTED = dict.fromkeys(("cache_creation", "inference_geo", "server_tool_use", "service_tier"))
+"""Fields that the API's schema asks for, and that say nothing here: there are no times to live, places or tiers."""
+
+DIRECT = {"type": "direct"}
+"""A call by the model itself."""
+
 
 class MessageEvents:
     """The events of one answer; None, when nothing has come for a while, becomes a ping.
@@ -59,7 +66,7 @@ class MessageEvents:
     def end(self) -> Iterator[AnthropicEvent]:
         yield from self._blocks.close()
         reason, sequence = self._stop()
-        delta = {"stop_reason": reason, "stop_sequence": sequence}
+        delta = {"stop_reason": reason, "stop_sequence": sequence, **NEVER}
         event: AnthropicEvent = {"type": "message_delta", "delta": delta, "usage": self._counts(known=True)}
         if self._explained is not None:
             event["cache"] = self._explained.as_json()
@@ -75,14 +82,19 @@ class MessageEvents:
             "content": [],
             "stop_reason": None,
             "stop_sequence": None,
+            **NEVER,
             "usage": self._counts(known),
         }
 
     def _counts(self, known: bool) -> dict[str, Any]:
         cached = self._usage.num_cached_tokens if known else None
-        counts = self._inputs.as_dict(cached) | {"output_tokens": self._usage.num_completion_tokens}
         num_thinking = self._reader.num_reasoning_tokens
-        return counts | ({"output_tokens_details": {"thinking_tokens": num_thinking}} if num_thinking else {})
+        return {
+            **self._inputs.as_dict(cached),
+            "output_tokens": self._usage.num_completion_tokens,
+            "output_tokens_details": None if num_thinking is None else {"thinking_tokens": num_thinking},
+            **NEVER_COUNTED,
+        }
 
     def _stop(self) -> tuple[str, str | None]:
         """`stop_reason` and `stop_sequence`."""
@@ -111,7 +123,7 @@ class Blocks:
                 case Reasoning(text):
                     yield from self._thinking(text)
                 case CallStart(id=call_id, name=name):
-                    yield from self._begin("tool_use", {"id": call_id, "name": name, "input": {}})
+                    yield from self._begin("tool_use", {"id": call_id, "name": name, "input": {}, "caller": DIRECT})
                 case CallArguments(text=text):
                     yield self._delta({"type": "input_json_delta", "partial_json": text})
                 case CallEnd():
@@ -130,7 +142,7 @@ class Blocks:
         if self._open != "text":
             if not text.strip():
                 return
-            yield from self._begin("text", {"text": ""})
+            yield from self._begin("text", {"text": "", "citations": None})
         yield self._delta({"type": "text_delta", "text": text})
 
     def _thinking(self, text: str) -> Iterator[AnthropicEvent]:
