@@ -104,6 +104,9 @@ class StructuredOutputsParams:
             is_list = isinstance(value, Sequence) and not isinstance(value, str)
             if not is_list or not value or not all(isinstance(text, str) for text in value):
                 raise self.error("choice must be a list of texts, one at least")
+        for name in ("disable_any_whitespace", "disable_additional_properties"):
+            if not isinstance(getattr(self, name), bool):
+                raise self.error(f"{name} must be true or false")
         for name in ("whitespace_pattern", "after"):
             if not isinstance(getattr(self, name), str | None):
                 raise self.error(f"{name} must be text")

@@ -357,6 +357,7 @@ CONTRADICTIONS: list[dict[str, Any]] = [
     {"choice": [1]},
     {"regex": "a", "whitespace_pattern": 3},
     {"regex": "a", "after": 1},
+    {"json": {}, "disable_any_whitespace": "no"},
 ]
 
 

@@ -9,6 +9,7 @@ from milepost.errors import RequestError
 from milepost.sampling_params import MAX_LOGPROBS, RequestOutputKind, SamplingParams
 from milepost.server.schemas import Generation
 from milepost.server.state import Engine
+from milepost.server.structured import structured_outputs
 
 FIELDS = (
     "n",
@@ -30,16 +31,7 @@ FIELDS = (
 )
 """Fields that mean the same in a request and in `SamplingParams`."""
 
-CONSTRAINTS = (
-    "structured_outputs",
-    "guided_json",
-    "guided_regex",
-    "guided_choice",
-    "guided_grammar",
-    "allowed_token_ids",
-    "bad_words",
-    "use_beam_search",
-)
+CONSTRAINTS = ("allowed_token_ids", "bad_words", "use_beam_search")
 
 
 def sampling_params(
@@ -59,6 +51,7 @@ def sampling_params(
         logprobs=logprobs,
         prompt_logprobs=prompt_logprobs,
         logit_bias=_logit_bias(body.logit_bias),
+        structured_outputs=structured_outputs(body),
         detokenize=engine.tokenizer is not None,
         output_kind=RequestOutputKind.DELTA if body.stream else RequestOutputKind.FINAL_ONLY,
     )
@@ -92,9 +85,6 @@ def check_shared(body: Generation) -> None:
 
 def refuse_constraints(body: Generation) -> None:
     """A constraint that would not be kept is refused, never ignored."""
-    kind = (body.response_format or {}).get("type", "text")
-    if kind != "text":
-        raise _cannot("response_format", f"response_format of type {str(kind)[:40]!r}")
     for name in CONSTRAINTS:
         if getattr(body, name):
             raise _cannot(name, name)
