@@ -114,6 +114,36 @@ def test_no_calls_where_none_are_wanted(claude: anthropic.Anthropic) -> None:
     assert (message.stop_reason, {block.type for block in message.content}) == ("end_turn", {"thinking", "text"})
 
 
+@pytest.mark.parametrize(
+    ("choice", "max_calls"), [({"type": "any"}, None), ({"type": "tool", "name": "weather"}, 1)], ids=["any", "tool"]
+)
+def test_a_tool_that_must_be_called(choice: dict[str, Any], max_calls: int | None) -> None:
+    with talking(CALL) as (claude, engine):
+        assert ask(claude, tool_choice=choice).stop_reason == "tool_use"
+        wanted = engine.asked[-1][1].structured_outputs
+        assert wanted is not None
+        assert wanted.tool_calls is not None
+        assert (set(wanted.tool_calls.tools), wanted.tool_calls.max_calls) == ({"weather"}, max_calls)
+        ask(claude)
+        assert engine.asked[-1][1].structured_outputs is None
+        with pytest.raises(anthropic.BadRequestError, match="among the tools"):
+            ask(claude, tool_choice={"type": "tool", "name": "other"})
+        with pytest.raises(anthropic.BadRequestError):
+            ask(claude, tool_choice={"type": "any"}, tools=[])
+
+
+def test_an_answer_that_must_be_json() -> None:
+    schema = {"type": "object", "properties": {"city": {"type": "string"}}, "additionalProperties": False}
+    with talking('{"city": "Rome"}') as (claude, engine):
+        message = ask(claude, tools=[], output_config={"format": {"type": "json_schema", "schema": schema}})
+        assert [block.type for block in message.content] == ["text"]
+        wanted = engine.asked[-1][1].structured_outputs
+        assert wanted is not None
+        assert wanted.json == schema
+        with pytest.raises(anthropic.BadRequestError):
+            ask(claude, output_config={"format": {"type": "json_schema"}})
+
+
 def test_thinking_that_the_template_opens() -> None:
     with talking("Hm.\n</think>\n\nYes.") as (claude, _):
         message = ask(claude, thinking={"type": "enabled", "budget_tokens": 2000})

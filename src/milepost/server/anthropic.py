@@ -8,7 +8,7 @@ from fastapi import APIRouter, Request, Response
 from pydantic_core import to_json
 
 from milepost.errors import RequestError
-from milepost.server.answers import answer_form, with_tags
+from milepost.server.answers import answer_form, with_grammar, with_tags
 from milepost.server.anthropic_errors import TOO_LONG, anthropic_error
 from milepost.server.anthropic_events import AnthropicEvent, MessageEvents, message_of
 from milepost.server.anthropic_prompt import read_request
@@ -19,10 +19,11 @@ from milepost.server.errors import ApiResponse
 from milepost.server.generation import finals, new_job, run
 from milepost.server.ignored import TOOLS, note
 from milepost.server.prompts import read_conversation
-from milepost.server.sampling import check_shared, refuse_forced_tools, sampling_params
+from milepost.server.sampling import check_shared, sampling_params
 from milepost.server.schemas import ChatRequest
 from milepost.server.state import Engine, server_state
 from milepost.server.stream import Wire, stream_response, until_hangup, with_pauses
+from milepost.server.tool_choice import read_tool_choice
 
 router = APIRouter()
 
@@ -44,14 +45,14 @@ async def messages(request: Request) -> Response:
     state.served_name(body.model)
     chat = _chat(request, body)
     check_shared(chat)
-    refuse_forced_tools({"tool_choice": chat.tool_choice})
+    read_tool_choice(chat)
     params = sampling_params(chat, engine, max_tokens=chat.max_tokens, logprobs=None, prompt_logprobs=None)
     prompt = await until_hangup(request, read_conversation(engine, chat.messages, chat))
     room = _room(engine, len(prompt.ids), body.max_tokens)
-    params = with_tags(replace(params, max_tokens=min(body.max_tokens, room)), engine)
-    job = new_job("msg_", request, chat, [prompt], params)
-    headers = {"request-id": job.request_id.replace("msg", "req", 1)}
     form = answer_form(engine, chat, prompt)
+    params = with_tags(replace(params, max_tokens=min(body.max_tokens, room)), engine)
+    job = new_job("msg_", request, chat, [prompt], with_grammar(params, form))
+    headers = {"request-id": job.request_id.replace("msg", "req", 1)}
     events = MessageEvents(job, form, engine.tokenizer, input_usage(engine, prompt), room)
     if chat.stream:
         seconds = state.settings.sse_ping_interval if body.sse_ping_interval is None else body.sse_ping_interval
