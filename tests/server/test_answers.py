@@ -109,3 +109,12 @@ def test_a_call_is_why_an_answer_stopped_unless_it_was_cut_off():
         assert [event.name for event in reader.take(sample) if isinstance(event, CallStart)] == ["weather"]
         assert reader.finish_reason(sample) == told
     assert form.reader().finish_reason(CompletionOutput(0, finish_reason="stop")) == "stop"
+
+
+def test_in_an_answer_that_keeps_a_format_nothing_is_a_call():
+    json = asked(tools=[WEATHER], response_format={"type": "json_object"})
+    text = '{"a": "<tool_call>{\\"name\\": \\"weather\\"}"}'
+    reader = answer_form(engine_of("<tool_call>"), json, Prompt("x", [1])).reader()
+    assert reader.take(CompletionOutput(0, text, [1], finish_reason="stop")) == [Content(text)]
+    forced = asked(tools=[WEATHER], tool_choice="required", response_format={"type": "json_object"})
+    assert answer_form(engine_of("<tool_call>"), forced, Prompt("x", [1])).tools == {"weather": {}}

@@ -19,6 +19,7 @@ from milepost.server.parsers.registry import family_of
 from milepost.server.prompts import Prompt, content_text
 from milepost.server.schemas import ChatRequest
 from milepost.server.state import ChatTemplate, Engine, Tokenizer
+from milepost.server.structured import structured_outputs
 from milepost.server.tool_choice import read_tool_choice
 from milepost.structured_outputs import CallForm, StructuredOutputsParams, ToolCalls
 
@@ -61,9 +62,10 @@ def answer_form(engine: Engine, body: ChatRequest, prompt: Prompt) -> AnswerForm
     """`prompt`: what `read_conversation` made of the request."""
     dialect = dialect_of(engine)
     choice = read_tool_choice(body)
+    keeps_format = not choice.forced and structured_outputs(body) is not None
     return AnswerForm(
         dialect,
-        choice.tools,
+        {} if keeps_format else choice.tools,  # what looks like a call in it is a part of it
         forced=choice.forced,
         one_call=choice.one or body.parallel_tool_calls is False,
         opened=dialect.thinking is not None and _ends_thinking(dialect.thinking, body, prompt),

@@ -151,6 +151,20 @@ SAMPLES = [
         '<tool_call>{"name": "f", "arguments": [1]}</tool_call>',
         '<tool_call>{"name": "f", "arguments": [1]}</tool_call>',
     ),
+    Sample(
+        "half a surrogate pair",
+        HERMES,
+        '<tool_call>{"name": "write", "arguments": "{\\"text\\": \\"\\ud800\\"}"}</tool_call>'
+        '<tool_call>{"name": "\\ud800"}</tool_call>',
+        '<tool_call>{"name": "\\ud800"}</tool_call>',
+        calls=[("write", {"text": "\ud800"})],
+    ),
+    Sample(
+        "no number of JSON",
+        HERMES,
+        '<tool_call>{"name": "weather", "arguments": {"days": NaN}}</tool_call>',
+        '<tool_call>{"name": "weather", "arguments": {"days": NaN}}</tool_call>',
+    ),
     Sample("broken in a thought", HERMES, "<think>a <tool_call>b</think>c", "c", "a <tool_call>b"),
     Sample(
         "XML",

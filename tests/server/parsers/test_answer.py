@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from samples import HERMES, LONG, QWEN_XML, SAMPLES, THINK, TOOLS, Sample
+from samples import DEEPSEEK, DS_CALLS, HERMES, LFM2, LONG, QWEN_XML, SAMPLES, THINK, TOOLS, Sample
 
 from milepost.server.parsers.answer import AnswerParser
 from milepost.server.parsers.events import CallArguments, CallEnd, CallStart, Content, Event, Reasoning
@@ -89,6 +89,10 @@ FRAGMENTS = sorted(
         "é",
         "\\",
         "x" * 600,
+        "\\ud800",
+        "NaN",
+        '"function": ',
+        '{"x": "',
     }
 )
 
@@ -109,6 +113,8 @@ def test_nonsense_is_cut_the_same_and_not_lost(family: Family, fragments: list[s
         assert "é" in "".join(getattr(event, "text", getattr(event, "name", "")) for event in whole).replace(
             "\\u00e9", "é"
         )
+    for event in whole:
+        "".join(str(getattr(event, name, "")) for name in ("text", "name")).encode()
     starts = sum(isinstance(event, CallStart) for event in whole)
     assert starts == sum(isinstance(event, CallEnd) for event in whole)
 
@@ -170,3 +176,15 @@ def test_calls_in_the_form_that_a_grammar_makes(family: Family, template: str):
         assert calls_of(events) == calls[: text.count("weather")]
         assert events_of(Sample("forced", family, text), text) == events
         assert text_of(events, Content) == ""
+
+
+def test_how_deep_a_text_goes_ends_nothing():
+    for family, text in (
+        (HERMES, '<tool_call>{"function": ' + '{"function": ' * 5000),
+        (HERMES, '<tool_call>{"name": "a", "arguments": {"a": ' + "[" * 100_000 + "]" * 100_000 + "}}"),
+        (LFM2, "<|tool_call_start|>[f(a=" + "[" * 5000 + "]" * 5000 + ")]<|tool_call_end|>"),
+        (QWEN_XML, "<tool_call><function=write><parameter=deep>" + "[" * 100_000 + "</parameter></function>"),
+        (DEEPSEEK, DS_CALLS * 5000),
+    ):
+        events = events_of(Sample("deep", family, text), [text])
+        assert sum(len(getattr(event, "text", "")) for event in events) > 10_000

@@ -16,6 +16,9 @@ Tools = Mapping[str, Mapping[str, Any]]
 """The tools that a request offers: name to JSON schema of the arguments."""
 
 
+MAX_NAME_CHARS = 256
+
+
 class NotACall(Exception):
     """What looked like a call is none."""
 
@@ -44,7 +47,7 @@ class Calls:
     def start(self, name: str) -> None:
         """Raises `NotACall` for what cannot be a name."""
         name = name.strip()
-        if not name or (self._only_known and name not in self.tools):
+        if not name or not is_unicode(name) or (self._only_known and name not in self.tools):
             raise NotACall
         self._name, self._held = name, ""
 
@@ -83,15 +86,54 @@ class Calls:
         self._settle()
 
 
+class Bounded:
+    """Gathers pieces of what is read as a whole; more than `max_chars` is no call."""
+
+    def __init__(self, max_chars: int) -> None:
+        self._pieces: list[str] = []
+        self._room = max_chars
+
+    def write(self, piece: str) -> None:
+        self._pieces.append(piece)
+        self._room -= len(piece)
+        if self._room < 0:
+            raise NotACall
+
+    @property
+    def whole(self) -> str:
+        return "".join(self._pieces)
+
+
+def as_json(value: object) -> str:
+    """JSON text of a value that was read from what a model wrote. Raises ValueError or TypeError for what JSON has
+    none for."""
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False)
+    return text if is_unicode(text) else json.dumps(value)
+
+
+def is_unicode(text: str) -> bool:
+    """Whether no half of a surrogate pair is in it: escapes make them, and no answer can hold one."""
+    return text.isascii() or not any("\ud800" <= char <= "\udfff" for char in text)
+
+
 def _object(text: str) -> str:
-    """`text` if it is a JSON object; written anew if it only lacks escapes for line breaks."""
-    try:
-        value, strict = json.loads(text), True
-    except (ValueError, RecursionError):
-        try:
-            value, strict = json.loads(text, strict=False), False
-        except (ValueError, RecursionError):
-            raise NotACall from None
+    """`text` if it is a JSON object; written anew if it only lacks escapes."""
+    value = _read(text, strict=True)
+    as_it_is = isinstance(value, dict) and is_unicode(text)
+    if value is None:
+        value = _read(text, strict=False)
     if not isinstance(value, dict):
         raise NotACall
-    return text if strict else json.dumps(value, ensure_ascii=False)
+    return text if as_it_is else as_json(value)
+
+
+def _read(text: str, *, strict: bool) -> object:
+    """None for what is no JSON."""
+    try:
+        return json.loads(text, strict=strict, parse_constant=_no_number)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _no_number(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from milepost.server.parsers.calls import Calls, NotACall
+from milepost.server.parsers.calls import MAX_NAME_CHARS, Bounded, Calls, NotACall
 from milepost.server.parsers.family import Family, Traits
 from milepost.server.parsers.json_calls import stream_object
 from milepost.server.parsers.source import Reading, Source
@@ -33,15 +33,15 @@ def read(source: Source, calls: Calls, tag: str) -> Reading[None]:
 
 
 def _call(source: Source, calls: Calls) -> Reading[None]:
-    head: list[str] = []
-    found = yield from source.until((SEPARATOR, "\n", "{"), head.append)
+    head = Bounded(MAX_NAME_CHARS)
+    found = yield from source.until((SEPARATOR, "\n", "{"), head.write)
     if found == "{":
         source.skip(-1)
-    name = "".join(head)
+    name = head.whole
     if name.strip() == "function":
-        rest: list[str] = []
-        yield from source.until(("\n",), rest.append)
-        name = "".join(rest)
+        rest = Bounded(MAX_NAME_CHARS)
+        yield from source.until(("\n",), rest.write)
+        name = rest.whole
     calls.start(name)
     yield from source.skip_space()
     if (yield from source.take(FENCE)):

@@ -47,7 +47,7 @@ class _Members:
         self._source, self._calls = source, calls
         self._name: str | None = None
         self._early: str | None = None  # arguments that came before the name
-        self._told = False
+        self._told = self._wrapped = False
 
     def read(self) -> Reading[None]:
         yield from self._object()
@@ -82,7 +82,8 @@ class _Members:
             self._name = yield from _string(self._source)
         elif key in ARGUMENTS and not self._told:
             yield from self._arguments()
-        elif key == WRAPPER:
+        elif key == WRAPPER and not self._wrapped:
+            self._wrapped = True
             if (yield from self._source.take("{")):
                 yield from self._object()
             elif self._name is None:

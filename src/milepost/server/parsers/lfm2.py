@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import ast
-import json
 from collections.abc import Iterator
 
-from milepost.server.parsers.calls import Calls, NotACall
+from milepost.server.parsers.calls import Bounded, Calls, NotACall, as_json
 from milepost.server.parsers.family import Family, Traits
 from milepost.server.parsers.json_calls import read_calls
 from milepost.server.parsers.source import Reading, Source
@@ -42,16 +41,10 @@ def read(source: Source, calls: Calls, tag: str) -> Reading[None]:
 
 def _block(source: Source) -> Reading[str]:
     """Up to the closing tag, or to the end of the answer."""
-    pieces: list[str] = []
-
-    def write(piece: str) -> None:
-        pieces.append(piece)
-        if sum(map(len, pieces)) > MAX_CHARS:
-            raise NotACall
-
-    if (yield from source.until((OPEN, CLOSE), write)) == OPEN:
+    text = Bounded(MAX_CHARS)
+    if (yield from source.until((OPEN, CLOSE), text.write)) == OPEN:
         raise NotACall
-    return "".join(pieces)
+    return text.whole
 
 
 def python_calls(text: str) -> list[tuple[str, str]]:
@@ -62,7 +55,7 @@ def python_calls(text: str) -> list[tuple[str, str]]:
         calls = [(_name(call.func), dict(_arguments(call))) for call in found if isinstance(call, ast.Call)]
         if not calls or len(calls) != len(found):
             raise NotACall
-        return [(name, json.dumps(arguments, ensure_ascii=False, allow_nan=False)) for name, arguments in calls]
+        return [(name, as_json(arguments)) for name, arguments in calls]
     except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
         raise NotACall from None
 

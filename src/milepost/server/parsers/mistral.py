@@ -5,14 +5,13 @@ from __future__ import annotations
 import secrets
 import string
 
-from milepost.server.parsers.calls import Calls, NotACall
+from milepost.server.parsers.calls import MAX_NAME_CHARS, Calls, NotACall
 from milepost.server.parsers.family import Family, Traits
 from milepost.server.parsers.json_calls import read_calls, stream_object
 from milepost.server.parsers.source import Reading, Source
 from milepost.structured_outputs import CallForm
 
 OPEN, ARGS, CALL_ID = "[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"
-MAX_NAME_CHARS = 256
 
 
 def nine_letters() -> str:

@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from milepost.server.parsers.calls import Calls, NotACall
+from milepost.server.parsers.calls import MAX_NAME_CHARS, Calls, NotACall, as_json
 from milepost.server.parsers.source import Reading, Source
 
 FUNCTION, CLOSE = "<function=", "</function>"
@@ -16,7 +16,6 @@ CUT = (f"\n{PARAMETER}", f"\n{CLOSE}")
 """What ends a value whose own end is missing."""
 
 OUTER_CLOSE = "</tool_call>"
-MAX_NAME_CHARS = 256
 
 
 def read_function(source: Source, calls: Calls) -> Reading[None]:
@@ -91,7 +90,7 @@ def typed(text: str, types: frozenset[str]) -> str:
         return json.dumps(text, ensure_ascii=False)
     for read in (json.loads, ast.literal_eval):
         try:
-            return json.dumps(read(text.strip()), ensure_ascii=False, allow_nan=False)
+            return as_json(read(text.strip()))
         except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
             continue
     if "boolean" in types and text.strip().lower() in ("true", "false"):
