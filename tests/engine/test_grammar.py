@@ -5,6 +5,7 @@ import json
 import random
 import re
 import sys
+import threading
 from typing import Any
 
 import jsonschema
@@ -499,6 +500,24 @@ def test_large_ones_are_few(compiler: Grammars, monkeypatch: pytest.MonkeyPatch)
     compiler.compile(StructuredOutputsParams(regex="c" * 1000))
     assert compiler.compile(StructuredOutputsParams(regex="b" * 1000)) is second
     assert compiler.compile(StructuredOutputsParams(regex="a" * 1000)) is not first
+
+
+def test_the_line_is_bounded(compiler: Grammars, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grammars, "MAX_WAITING", 2)
+    gate = threading.Event()
+    with compiler._lock:
+        held = compiler._submit(lambda: gate.wait() and None)  # type: ignore[arg-type,return-value]
+    while compiler._num_waiting:
+        pass
+    made = [compiler.compile(StructuredOutputsParams(regex=f"a{i}")) for i in range(2)]
+    with pytest.raises(RequestError, match="wait to be compiled") as caught:
+        compiler.compile(StructuredOutputsParams(regex="a2"))
+    assert caught.value.status == 429
+    assert compiler.compile(StructuredOutputsParams(regex="a0")) is made[0], "what is in line already is no more"
+    gate.set()
+    held.result(60)
+    assert all(future.result(60) for future in made)
+    assert compiler.compile(StructuredOutputsParams(regex="a2")).result(60)
 
 
 def test_literals_keep_special_tokens_apart() -> None:

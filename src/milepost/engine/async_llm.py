@@ -21,7 +21,7 @@ from milepost.config import EngineConfig
 from milepost.engine.build import Progress, build_engine
 from milepost.engine.chat import ChatTemplate
 from milepost.engine.engine import Engine
-from milepost.engine.grammars import COMPILE_SECONDS, CompiledGrammar
+from milepost.engine.grammars import COMPILE_SECONDS, CompiledGrammar, busy
 from milepost.engine.inputs import Prompt, read_grammar, read_prompt
 from milepost.engine.prefixes import PinFor
 from milepost.engine.tokenizer import Tokenizer
@@ -167,8 +167,8 @@ class AsyncLLM:
         try:  # others may wait for the same one: it goes on when this caller leaves
             return await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(compiling)), COMPILE_SECONDS)
         except TimeoutError:
-            raise params.structured_outputs.error(
-                f"the grammar was not compiled within {COMPILE_SECONDS:g} s", "simplify it, or send it again later"
+            raise busy(
+                params.structured_outputs, f"the grammar was not compiled within {COMPILE_SECONDS:g} s"
             ) from None
 
     async def _outputs(self, request_id: str, add: Callable[[], None]) -> AsyncGenerator[RequestOutput, None]:

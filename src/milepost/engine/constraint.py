@@ -26,21 +26,21 @@ class Constraint:
         self._matcher: LLMatcher | None = None
         self._num_read = 0
 
-    def allowed(self, output: Sequence[int]) -> bytes:
-        """The tokens that may follow `output`, the sample's tokens so far: bit i (least significant first) of token i.
+    def allowed(self, tokens: Sequence[int], first: int = 0) -> bytes:
+        """Which may follow `tokens[first:]`, the sample's own so far: bit i (least significant first) is of token i.
 
         RequestError where none may: the grammar needs what this model's tokens cannot spell, or it is too complex.
         """
-        matcher = self._follow(output)
+        matcher = self._follow(tokens, first)
         mask = matcher.compute_bitmask()
         if matcher.is_error():
             raise _failed(matcher)
-        if not any(mask):
+        if not mask.strip(b"\0"):
             raise RequestError("the grammar allows no token here", _HINT)
         return mask
 
     def take(self, token: int) -> bool:
-        """The token that was drawn after `output`; whether the grammar is complete with it: nothing can follow."""
+        """The token that was drawn; whether the grammar is complete with it: nothing can follow."""
         matcher = self._own()
         matcher.consume_token(token)
         self._num_read += 1
@@ -48,15 +48,15 @@ class Constraint:
             raise _failed(matcher)
         return matcher.is_stopped()
 
-    def _follow(self, output: Sequence[int]) -> LLMatcher:
+    def _follow(self, tokens: Sequence[int], first: int) -> LLMatcher:
         """The matcher after these tokens."""
         matcher = self._own()
-        if len(output) < self._num_read:
+        if len(tokens) - first < self._num_read:
             matcher.reset()
             self._num_read = 0
-        if len(output) > self._num_read:
-            matcher.consume_tokens(list(output[self._num_read :]))
-            self._num_read = len(output)
+        if len(tokens) - first > self._num_read:
+            matcher.consume_tokens(list(tokens[first + self._num_read :]))
+            self._num_read = len(tokens) - first
         return matcher
 
     def _own(self) -> LLMatcher:

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 COMPILE_SECONDS = 30.0
 """A request waits this long for its grammar, those in line before it included. One alone is bounded by its limits."""
 
+MAX_WAITING = 64
+"""Grammars in line to be compiled; a request that would be one more is told to come back."""
+
 MAX_KEPT = 64
 MAX_KEPT_CHARS = 512 * 1024
 """Of compiled grammars, by their text: one takes up to about 500 bytes a character."""
@@ -52,6 +55,7 @@ class Grammars:
         self._lock = threading.Lock()
         self._kept: OrderedDict[str, Future[CompiledGrammar]] = OrderedDict()
         self._compiler: ThreadPoolExecutor | None = None
+        self._num_waiting = 0
         self._tokens: LLTokenizer | None = None
 
     def compile(self, params: StructuredOutputsParams) -> Future[CompiledGrammar]:
@@ -66,6 +70,8 @@ class Grammars:
             if known is not None and not (known.done() and known.exception()):
                 self._kept.move_to_end(text)
                 return known
+            if self._num_waiting >= MAX_WAITING:
+                raise busy(params, f"{self._num_waiting} other grammars wait to be compiled")
             made = self._kept[text] = self._submit(lambda: self._compile(text, params))
             self._kept.move_to_end(text)
             self._drop()
@@ -73,14 +79,21 @@ class Grammars:
 
     def _submit(self, work: Callable[[], CompiledGrammar]) -> Future[CompiledGrammar]:
         """To the one thread, which starts when it is first needed, with a deep stack."""
+        self._num_waiting += 1
+
+        def counted() -> CompiledGrammar:
+            with self._lock:
+                self._num_waiting -= 1
+            return work()
+
         if self._compiler is None:
             self._compiler = ThreadPoolExecutor(1, thread_name_prefix="milepost-grammar")
             usual = threading.stack_size(STACK_BYTES)
             try:
-                return self._compiler.submit(work)
+                return self._compiler.submit(counted)
             finally:
                 threading.stack_size(usual)
-        return self._compiler.submit(work)
+        return self._compiler.submit(counted)
 
     def _drop(self) -> None:
         while len(self._kept) > 1 and (len(self._kept) > MAX_KEPT or sum(map(len, self._kept)) > MAX_KEPT_CHARS):
@@ -99,6 +112,11 @@ class Grammars:
         if problem:
             raise _refused(problem, params)
         return CompiledGrammar(matcher)
+
+
+def busy(params: StructuredOutputsParams, why: str) -> RequestError:
+    """429: the grammar may be a good one."""
+    return RequestError(why, "send it again later", status=429, param=params.param)
 
 
 def _check_installed(params: StructuredOutputsParams) -> None:

@@ -75,7 +75,7 @@ class Sampler:
     def _sample(self, logits: Scores, seq: request.Sequence) -> Sampled:
         check_finite(logits)
         if seq.constraint is not None:
-            logits = masked(logits, seq.constraint.allowed(seq.output_token_ids))
+            logits = masked(logits, seq.constraint.allowed(seq.tokens, seq.num_prompt_tokens))
         token = choose(self._adjusted(logits, seq), seq)
         complete = self._completes(token, seq)
         if seq.params.logprobs is None:
