@@ -165,7 +165,12 @@ class FakeEngine:
         return prefix_id in mine and bool(self.pins.pop(prefix_id))
 
     async def reset_prefix_cache(self) -> bool:
+        self.forget()
         return True
+
+    def forget(self) -> None:
+        """From now on nothing is cached."""
+        self._seen.clear()
 
     def shutdown(self) -> None:
         self.shut_down = True

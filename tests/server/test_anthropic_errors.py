@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import anthropic
@@ -54,6 +55,7 @@ def test_a_prompt_that_just_fits(http: httpx.Client, engine: FakeEngine) -> None
         ({"temperature": -1}, "temperature"),
         ({"stop_sequences": "x"}, "stop_sequences"),
         ({"tool_choice": {"type": "maybe"}}, "tool_choice: must be of type"),
+        ({"tool_choice": {"type": {}}}, "tool_choice: must be of type"),
         ({"tools": [{"input_schema": {}}]}, "tools: each must have a name"),
         ({"system": 7}, "system: must be text"),
     ],
@@ -61,6 +63,14 @@ def test_a_prompt_that_just_fits(http: httpx.Client, engine: FakeEngine) -> None
 def test_bad_fields(http: httpx.Client, fields: dict[str, Any], told: str) -> None:
     message = error_of(http.post(MESSAGES, json={**BODY, **fields}), 400, "invalid_request_error")
     assert message.startswith(told)
+
+
+def test_fields_that_mean_nothing_do_no_harm(http: httpx.Client) -> None:
+    strange = {"type": "text", "text": "a", "content": 7, "cache_control": 7}
+    call = {"type": "tool_use", "id": "c", "name": "f", "input": {"a": float("inf")}, "content": [[]]}
+    messages = [{"role": "user", "content": [strange]}, {"role": "assistant", "content": [call, strange]}, *ASK]
+    body = {**BODY, "messages": messages, "system": [strange], "diagnostics": {"previous_message_id": 7}}
+    assert http.post(MESSAGES, content=json.dumps(body)).status_code == 200
 
 
 def test_no_json_no_model_no_route_no_room(url: str, http: httpx.Client) -> None:

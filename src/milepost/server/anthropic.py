@@ -9,6 +9,7 @@ from pydantic_core import to_json
 
 from milepost.errors import RequestError
 from milepost.server.answers import answer_form, with_grammar, with_tags
+from milepost.server.anthropic_diagnostics import diagnosing
 from milepost.server.anthropic_errors import TOO_LONG, anthropic_error
 from milepost.server.anthropic_events import AnthropicEvent, MessageEvents, message_of
 from milepost.server.anthropic_prompt import read_request
@@ -53,7 +54,9 @@ async def messages(request: Request) -> Response:
     params = with_tags(replace(params, max_tokens=min(body.max_tokens, room)), engine)
     job = new_job("msg_", request, chat, [prompt], with_grammar(params, form))
     headers = {"request-id": job.request_id.replace("msg", "req", 1)}
-    events = MessageEvents(job, form, engine.tokenizer, input_usage(engine, prompt), room)
+    inputs = input_usage(engine, prompt)
+    diagnose = diagnosing(request.app.state.fingerprints, body, job.scope, job.request_id, inputs.num_resumable_tokens)
+    events = MessageEvents(job, form, engine.tokenizer, inputs, room, diagnose)
     if chat.stream:
         seconds = state.settings.sse_ping_interval if body.sse_ping_interval is None else body.sse_ping_interval
         return await stream_response(request, with_pauses(run(engine, job), seconds), events, WIRE, headers)

@@ -93,7 +93,8 @@ def _call(block: Block, where: str) -> dict[str, Any]:
     arguments = block.get("input")
     if not isinstance(arguments, dict):
         raise bad(f"{where}.input", "must be an object")
-    function = {"name": _string(block, "name", where), "arguments": to_json(arguments).decode()}
+    spelled = to_json(arguments, inf_nan_mode="null").decode()  # JSON's own numbers alone
+    function = {"name": _string(block, "name", where), "arguments": spelled}
     return {"id": _string(block, "id", where), "type": "function", "function": function}
 
 

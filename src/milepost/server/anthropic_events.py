@@ -17,6 +17,7 @@ from pydantic_core import from_json
 
 from milepost.outputs import CompletionOutput
 from milepost.server.answers import AnswerForm
+from milepost.server.anthropic_diagnostics import Diagnose
 from milepost.server.anthropic_usage import InputUsage
 from milepost.server.explaining import Explained
 from milepost.server.generation import Job, PromptOutput, Usage
@@ -38,11 +39,21 @@ DIRECT = {"type": "direct"}
 class MessageEvents:
     """The events of one answer; None, when nothing has come for a while, becomes a ping.
 
-    `room`: tokens that the context has left for the answer.
+    `room`: tokens that the context has left for the answer. `diagnose`: for a client that asks why its prompt was not
+    cached.
     """
 
-    def __init__(self, job: Job, form: AnswerForm, tokenizer: Tokenizer | None, inputs: InputUsage, room: int) -> None:
+    def __init__(
+        self,
+        job: Job,
+        form: AnswerForm,
+        tokenizer: Tokenizer | None,
+        inputs: InputUsage,
+        room: int,
+        diagnose: Diagnose | None,
+    ) -> None:
         self._job, self._reader, self._inputs, self._room = job, form.reader(), inputs, room
+        self._diagnose = diagnose
         self._blocks = Blocks()
         self._usage = Usage()
         self._explained = Explained(tokenizer) if job.explains else None
@@ -70,6 +81,8 @@ class MessageEvents:
         event: AnthropicEvent = {"type": "message_delta", "delta": delta, "usage": self._counts(known=True)}
         if self._explained is not None:
             event["cache"] = self._explained.as_json()
+        if self._diagnose is not None:
+            event["diagnostics"] = self._diagnose(self._usage.num_cached_tokens)
         yield event
         yield {"type": "message_stop"}
 
@@ -83,6 +96,7 @@ class MessageEvents:
             "stop_reason": None,
             "stop_sequence": None,
             **NEVER,
+            "diagnostics": self._diagnose(self._usage.num_cached_tokens) if known and self._diagnose else None,
             "usage": self._counts(known),
         }
 
@@ -178,7 +192,9 @@ def message_of(events: Iterable[AnthropicEvent]) -> dict[str, Any]:
                 block = message["content"][index]
                 block |= {name: block[name] + text for name, text in added.items()}
             case {"type": "message_delta"}:
-                message |= event["delta"] | {name: event[name] for name in ("usage", "cache") if name in event}
+                message |= event["delta"] | {
+                    name: event[name] for name in ("usage", "cache", "diagnostics") if name in event
+                }
     for index, text in arguments.items():
         message["content"][index]["input"] = _object(text)
     return message

@@ -85,11 +85,16 @@ def _generation(asked: MessagesRequest) -> dict[str, Any]:
     return {**fields, "max_tokens": asked.max_tokens, "stop": asked.stop_sequences, "response_format": form}
 
 
-def _system(system: Any) -> tuple[list[OpenAIMessage], tuple[str, ...]]:
+def without_billing(system: Any) -> list[Block]:
+    """The blocks of `system` that are for the model. Raises `RequestError` for what is no text and no blocks."""
     blocks = [] if system is None else blocks_of(system, "system")
-    kept = [block for block in blocks if not str(block.get("text")).lstrip().startswith(f"{BILLING}:")]
+    return [block for block in blocks if not str(block.get("text")).lstrip().startswith(f"{BILLING}:")]
+
+
+def _system(system: Any) -> tuple[list[OpenAIMessage], tuple[str, ...]]:
+    kept = without_billing(system)
     parts = [part for part in text_parts(kept, "system") if part["text"]]
-    removed = (BILLING,) if len(kept) < len(blocks) else ()
+    removed = (BILLING,) if isinstance(system, list) and len(kept) < len(system) else ()
     return ([{"role": "system", "content": parts}] if parts else []), removed
 
 
@@ -138,7 +143,7 @@ def _choice(choice: dict[str, Any] | None) -> str | dict[str, Any] | None:
     if choice is None:
         return None
     kind = choice.get("type")
-    if kind in CHOICES:
+    if isinstance(kind, str) and kind in CHOICES:
         return CHOICES[kind]
     if kind == "tool" and isinstance(choice.get("name"), str):
         return {"type": "function", "function": {"name": choice["name"]}}

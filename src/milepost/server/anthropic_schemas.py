@@ -37,6 +37,7 @@ class MessagesRequest(CountRequest):
     top_k: Whole | None = None
     stop_sequences: Listed[str] | None = None
     output_config: dict[str, Any] | None = None
+    diagnostics: dict[str, Any] | None = None
 
     min_p: float | None = None
     seed: Whole | None = None

@@ -11,10 +11,12 @@ from milepost.server.state import Engine
 
 @dataclass(frozen=True)
 class InputUsage:
-    """`num_stored_tokens`: the place up to which a later request with the last breakpoint can resume, 0 without one."""
+    """`num_stored_tokens`: the place up to which a later request with the last breakpoint can resume, 0 without one;
+    `num_resumable_tokens`: one that goes on from the whole prompt."""
 
     num_prompt_tokens: int
     num_stored_tokens: int
+    num_resumable_tokens: int
 
     def as_dict(self, num_cached: int | None) -> dict[str, Any]:
         """The three add up to the prompt. None: not known yet; all is then input, and the other two are null."""
@@ -34,6 +36,6 @@ class InputUsage:
 
 def input_usage(engine: Engine, prompt: Prompt) -> InputUsage:
     """Sequences resume at places of the cache's grid, so that a breakpoint counts up to the last before it."""
-    cache = engine.cache_snapshot()
-    last = max(prompt.places.breakpoints, default=0) if cache.enabled else 0
-    return InputUsage(len(prompt.ids), last // cache.unit * cache.unit)
+    cache, num_tokens = engine.cache_snapshot(), len(prompt.ids)
+    places = (max(prompt.places.breakpoints, default=0), num_tokens) if cache.enabled else (0, 0)
+    return InputUsage(num_tokens, *(place // cache.unit * cache.unit for place in places))

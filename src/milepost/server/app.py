@@ -18,6 +18,7 @@ from milepost.server import (
     recent,
     tokenize,
 )
+from milepost.server.anthropic_diagnostics import Fingerprints
 from milepost.server.ignored import TellIgnored
 from milepost.server.middleware import ApiKey, ErrorBoundary, LoadingGate
 from milepost.server.state import ServerState
@@ -27,6 +28,7 @@ def create_app(state: ServerState) -> FastAPI:
     """Serves `state.engine` once `state.ready(engine)` was called; until then all but /health answers 503."""
     app = FastAPI(title="Milepost", openapi_url=None, middleware=_middleware(state))
     app.state.server, app.state.recent = state, recent.Recent()
+    app.state.fingerprints = Fingerprints()
     for module in (
         health,
         openai_models,
