@@ -30,14 +30,14 @@ FLOORS = {
     "evicted": 300,
     "resumed": 10_000,
     "in an answer": 1000,
-    "resumed after eviction": 100,
+    "resumed after eviction": 20,
     "resumed after an abort": 1000,
 }
 FLOORS_WITH_STATES = {
     "resumed from grid": 500,
     "resumed from junction": 200,
     "resumed from end": 5000,
-    "resumed from answer": 100,
+    "resumed from answer": 30,
 }
 """What 2,000 schedules of a family must at least have seen: hits by kind of state (answer: made while decoding) and by
 what happened before."""
@@ -56,18 +56,23 @@ class Schedule:
         self.family, self.dtype, self.rng = family, dtype, random.Random(f"{family} {dtype} {seed}")
         self.texts: list[list[int]] = []
         self.aborted: list[list[int]] = []
+        self.dense = True
         self.num_requests = num_requests
         self.events: Counter[str] = Counter()
 
     def run(self) -> None:
         rng = self.rng
         scarce = rng.random() < 0.6
+        num_blocks = rng.choice((20, 30, 45)) if scarce else 400
+        interval = rng.choice((None, None, 0, 128))
+        self.dense = interval is None
         engine = self._engine(
-            rng.choice((20, 30, 45)) if scarce else 400,
+            num_blocks,
             enable_prefix_caching=True,
             max_num_batched_tokens=rng.choice((1, 7, 63, 64, 65, 100, 1000)),
-            prefix_cache_retention_interval=rng.choice((None, None, 0, 128)),
+            prefix_cache_retention_interval=interval,
         )
+        withheld = self._withhold(engine, num_blocks)
         alone = self._engine(400, enable_prefix_caching=False, max_num_batched_tokens=4096)
         asked: dict[str, tuple[list[int], SamplingParams]] = {}
         for i in range(self.num_requests):
@@ -80,6 +85,7 @@ class Schedule:
                 self._abort(engine, str(rng.randrange(i + 1)))
         while engine.has_work:
             self._step(engine, asked, alone)
+        engine.scheduler.cache.memory.free(*withheld)
         engine.scheduler.cache.check([])
         stats = engine.scheduler.cache.stats
         self.events += Counter({f"resumed from {kind}": count for kind, count in stats.resumed_from.items()})
@@ -116,7 +122,8 @@ class Schedule:
             return
         self.events["resumed"] += 1
         self.events["in an answer"] += self._in_answer(output)
-        self.events["resumed after eviction"] += output.cache.reason in ("state thinned", "evicted")
+        given_up = ("evicted", "state thinned") if self.dense else ("evicted",)
+        self.events["resumed after eviction"] += output.cache.reason in given_up
         self.events["resumed after an abort"] += any(text[: len(reused)] == reused for text in self.aborted)
 
     def _in_answer(self, output: RequestOutput) -> bool:
@@ -143,11 +150,9 @@ class Schedule:
     def _engine(self, num_blocks: int, **settings: object) -> Engine:
         model = exact_model(self.family, self.dtype, library.available()[0])
         specs, size = model.layer_specs(), self.dtype.itemsize
-        states = 2 * NUM_SEQS * checkpoint_bytes(specs, size)
         fixed = checkpoint_bytes(specs, size) + NUM_SEQS * window_bytes(specs, size)
-        memory = max(num_blocks * kv_block_bytes(specs, size), num_blocks // 8 * checkpoint_bytes(specs, size))
         config = EngineConfig(
-            kv_cache_memory_bytes=max(memory + states, fixed) + fixed,
+            kv_cache_memory_bytes=max(self._bytes(num_blocks), fixed) + fixed,
             max_num_seqs=NUM_SEQS,
             max_model_len=256,
             **settings,  # type: ignore[arg-type]
@@ -163,6 +168,22 @@ class Schedule:
             for tensor in () if state is None else state.window.values():
                 tensor.fill_(float("nan"))
         return engine
+
+    def _bytes(self, num_blocks: int) -> int:
+        """Of so much KV, or of the states of as much text where there is no KV, and of those that sequences need."""
+        specs = exact_model(self.family, self.dtype, library.available()[0]).layer_specs()
+        block, state = kv_block_bytes(specs, self.dtype.itemsize), checkpoint_bytes(specs, self.dtype.itemsize)
+        return max(num_blocks * block, num_blocks // 8 * state) + 2 * NUM_SEQS * state
+
+    def _withhold(self, engine: Engine, num_blocks: int) -> tuple[list[int], list[int]]:
+        """What an engine has beyond that: it asks for more where windows are large."""
+        memory = engine.scheduler.cache.memory
+        spare = memory.limit_bytes - self._bytes(num_blocks)
+        by_blocks = memory.block_bytes > 0
+        num_spare = max(0, spare // (memory.block_bytes or memory.checkpoint_bytes))
+        taken = memory.take(num_spare * by_blocks, num_spare * (not by_blocks))
+        assert taken is not None
+        return taken
 
 
 def bits(output: RequestOutput) -> list[object]:
