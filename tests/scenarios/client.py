@@ -35,7 +35,8 @@ class Failed(Exception):
 
 @dataclass(frozen=True)
 class Ask:
-    """A request: `num_samples` answers of `num_tokens` each. `who` sends it, `salt` narrows whom it shares with."""
+    """A request: `num_samples` answers of `num_tokens` each. `who` sends it, `salt` narrows whom it shares with;
+    `breakpoints`: after so many tokens it expects prompts to part."""
 
     prompt: list[int]
     num_tokens: int
@@ -44,6 +45,7 @@ class Ask:
     seed: int = 0
     who: str = "one"
     salt: str = ""
+    breakpoints: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -90,8 +92,8 @@ class CacheNumbers:
 
     interval: str | int | None
     grid: int | None
-    token_bytes: int | None
-    checkpoint_bytes: int | None
+    token_bytes: int
+    checkpoint_bytes: int
     budget: int
     used: int
     resident: int

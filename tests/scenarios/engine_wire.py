@@ -93,7 +93,8 @@ class EnginePending:
             ignore_eos=True,
         )
         try:
-            prompt = read_prompt(ask.prompt, wire.engine.model)
+            asked = {"prompt_token_ids": ask.prompt, "cache_breakpoints": ask.breakpoints}
+            prompt = read_prompt(asked, wire.engine.model)
             wire.engine.add(request_id, prompt, params, cache_salt=f"{ask.who}/{ask.salt}")
         except RequestError as error:
             self._refusal = error

@@ -68,8 +68,8 @@ class HttpWire:
         return CacheNumbers(
             interval=told["policy"]["retention_interval"],
             grid=told["policy"]["grid_tokens"],
-            token_bytes=told["policy"].get("token_bytes"),
-            checkpoint_bytes=told["policy"].get("checkpoint_bytes"),
+            token_bytes=sizes["per_token"],
+            checkpoint_bytes=sizes["per_checkpoint"],
             budget=sizes["budget"],
             used=sizes["used"],
             resident=sizes["resident"],
@@ -174,6 +174,7 @@ def body_of(ask: Ask) -> dict[str, Any]:
         "temperature": ask.temperature,
         "seed": ask.seed,
         "cache_salt": ask.salt,
+        "cache_breakpoints": ask.breakpoints,
         "logprobs": NUM_LOGPROBS,
         "ignore_eos": True,
         "stream": True,

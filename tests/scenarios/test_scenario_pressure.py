@@ -27,13 +27,13 @@ def test_b1_two_chats_in_turn(serve: Serve) -> None:
 
 
 def test_b5_a_long_conversation_compacted(serve: Serve) -> None:
-    """8,192 tokens (2,048 in the small version), then a prompt that shares its first tenth."""
+    """8,192 tokens (2,048 in the small version) in eight turns, then a prompt that shares the first tenth. Where that
+    ends is named in the first turn, and never again; of chats the template tells it."""
     length = serve.scaled(2048, 8192)
-    client = serve(budget=Budget(length, 16), max_num_seqs=1)
-    text = client.text(length // 8)
-    while len(text) + length // 8 < length:
-        text = client.ask(text, 10).text + client.text(length // 8 - 10)
-    shared = len(text) // 10
+    client, shared = serve(budget=Budget(length, 16), max_num_seqs=1), length // 10
+    text = client.ask(client.text(length // 8), 10, breakpoints=(shared,)).text
+    for _ in range(6):
+        text = client.ask(text + client.text(length // 8 - 10), 10).text
     assert client.ask(text[:shared] + client.text(200)).resumed >= 0.9 * shared
 
 
