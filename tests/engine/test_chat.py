@@ -306,3 +306,13 @@ def test_a_template_can_be_used_from_many_threads() -> None:
     for thread in threads:
         thread.join()
     assert wrong == []
+
+
+def test_whether_a_template_shows_tool_calls() -> None:
+    shown = "{% for message in messages %}{{ message.content }}{{ message.tool_calls }}{% endfor %}"
+    lost = "{% for message in messages %}{{ message.content }}{% endfor %}"
+    assert ChatTemplate(shown).shows_calls(False)
+    assert not ChatTemplate(lost).shows_calls(True)
+    by_name = ChatTemplate({"default": lost, "tool_use": shown})
+    assert (by_name.shows_calls(False), by_name.shows_calls(True)) == (False, True)
+    assert ChatTemplate("{{ nothing.at.all }}").shows_calls(False), "it says itself what is wrong"

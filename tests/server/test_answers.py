@@ -8,7 +8,8 @@ from fake_engine import FakeEngine, FakeTokenizer
 from milepost.engine.chat import ChatTemplate
 from milepost.outputs import CompletionOutput
 from milepost.sampling_params import SamplingParams
-from milepost.server.answers import answer_form, dialect_of, reasoning_usage, with_grammar, with_tags
+from milepost.server.answers import answer_form, reasoning_usage, with_grammar, with_tags
+from milepost.server.dialect import dialect_of
 from milepost.server.parsers.events import CallStart, Content, Reasoning
 from milepost.server.parsers.family import Traits
 from milepost.server.parsers.hermes import HERMES

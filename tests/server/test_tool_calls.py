@@ -178,3 +178,20 @@ def test_ignored_fields_are_named():
         many = httpx.post(url, json={"messages": ASK} | {f"f{i}": i for i in range(10_000)})
         assert many.headers["x-milepost-ignored-fields"].count(",") == 31
         assert "x-milepost-ignored-fields" not in httpx.post(url, json={"messages": ASK}).headers
+
+
+@pytest.mark.parametrize("content", ["I ask.", [{"type": "text", "text": "I ask."}], None])
+def test_a_template_that_leaves_out_calls_gets_them_as_text(content: object):
+    """LFM2's and Granite 3's: the model would not see what it called. Its own words come back to it."""
+    template = (
+        "{# <|tool_call_start|> #}{% for message in messages %}<{{ message.role }}>{{ message.content }}{% endfor %}"
+    )
+    said = '<|tool_call_start|>[weather(city="Paris")]<|tool_call_end|>'
+    with talking(said, template) as (client, engine):
+        call = client.chat.completions.create(model="fake", messages=ASK, tools=TOOLS).choices[0].message.tool_calls[0]
+        called = {"role": "assistant", "content": content, "tool_calls": [call.model_dump()]}
+        result = {"role": "tool", "tool_call_id": call.id, "content": "Sun."}
+        client.chat.completions.create(model="fake", messages=[*ASK, called, result], tools=TOOLS)
+    between = "\n" if isinstance(content, list) else ""
+    told = f"<user>Weather?<assistant>{said}{between}{'I ask.' if content else ''}<tool>Sun."
+    assert engine.asked[-1][0]["prompt"] == told

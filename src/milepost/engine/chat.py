@@ -111,6 +111,11 @@ class ChatTemplate:
             logger.debug("no message boundaries: the template changes the texts, or reads them")
         return found
 
+    def shows_calls(self, with_tools: bool) -> bool:
+        """Whether an assistant's `tool_calls` come out in the prompt of a request with or without tools, which is found
+        out by trying. Where they do not, what the model once wrote is lost to it, unless it is put into the content."""
+        return self._choose("tool_use" if with_tools else "default").shows_calls()
+
     def _choose(self, name: str) -> _Template:
         if not self._templates:
             raise RequestError(
@@ -136,6 +141,7 @@ class _Template:
         self.problem = ""
         self._special_tokens, self._budget = special_tokens, budget
         self._reads: dict[tuple[str, bool], bool] = {}
+        self._shows_calls: bool | None = None
         try:
             self._compiled = environment.compile_template(source)
         except jinja2.TemplateSyntaxError as error:
@@ -155,6 +161,19 @@ class _Template:
             else message
             for message in messages
         ]
+
+    def shows_calls(self) -> bool:
+        """A template that breaks on the trial is taken to show them."""
+        if self._shows_calls is None:
+            name = _PROBE.replace(" ", "_")
+            call = {"id": "call00000", "type": "function", "function": {"name": name, "arguments": {}}}
+            called = {"role": "assistant", "content": "", "tool_calls": [call]}
+            variables = {"messages": [_ASKED, called], "tools": None, "documents": None, "add_generation_prompt": False}
+            try:
+                self._shows_calls = name in self.render(variables)
+            except Exception:  # a template may fail in any way on what it does not read
+                self._shows_calls = True
+        return self._shows_calls
 
     def _content(self, role: str, content: str | list[Message]) -> Any:
         if isinstance(content, list):

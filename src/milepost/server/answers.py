@@ -2,41 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import lru_cache
-from typing import Any, cast
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 from milepost.outputs import CompletionOutput
 from milepost.sampling_params import SamplingParams
+from milepost.server.dialect import Dialect, dialect_of
+from milepost.server.message_text import content_text
 from milepost.server.parsers.answer import AnswerParser
 from milepost.server.parsers.calls import Tools
 from milepost.server.parsers.events import CallStart, Content, Event, Reasoning
-from milepost.server.parsers.family import Family, Traits
-from milepost.server.parsers.plain import PLAIN
-from milepost.server.parsers.reasoning import Thinking, thinking_of
-from milepost.server.parsers.registry import family_of
-from milepost.server.prompts import Prompt, content_text
+from milepost.server.parsers.reasoning import Thinking
+from milepost.server.prompts import Prompt
 from milepost.server.schemas import ChatRequest
-from milepost.server.state import ChatTemplate, Engine, Tokenizer
+from milepost.server.state import Engine
 from milepost.server.structured import structured_outputs
 from milepost.server.tool_choice import read_tool_choice
-from milepost.structured_outputs import CallForm, StructuredOutputsParams, ToolCalls
-
-
-@dataclass(frozen=True)
-class Dialect:
-    """What a model's files say of its answers.
-
-    `form`: how it is made to write calls; `tag_ids`: special tokens among the tags that a parser looks for;
-    `think_ids`: the tokens that open and close reasoning, where each tag is one token.
-    """
-
-    family: Family
-    thinking: Thinking | None
-    form: CallForm = field(default_factory=CallForm)
-    tag_ids: frozenset[int] = frozenset()
-    think_ids: tuple[int, int] | None = None
+from milepost.structured_outputs import StructuredOutputsParams, ToolCalls
 
 
 @dataclass(frozen=True)
@@ -88,31 +71,6 @@ def with_grammar(params: SamplingParams, form: AnswerForm) -> SamplingParams:
     if grammar is not None and form.opened and form.dialect.thinking:
         grammar = replace(grammar, after=grammar.after or form.dialect.thinking.close)
     return replace(params, structured_outputs=grammar)
-
-
-def dialect_of(engine: Engine) -> Dialect:
-    """A model without template or tokenizer has none that matters."""
-    return _dialect(cast(Hashable, engine.chat_template), cast(Hashable, engine.tokenizer))
-
-
-@lru_cache(maxsize=4)
-def _dialect(its_template: Hashable, its_tokenizer: Hashable) -> Dialect:
-    template, tokenizer = cast(ChatTemplate | None, its_template), cast(Tokenizer | None, its_tokenizer)
-    if template is None or tokenizer is None:
-        return Dialect(PLAIN, None)
-    special = {tokenizer.token_text(token): token for token in tokenizer.special_token_ids}
-    traits = Traits(template.text, frozenset(special))
-    family, thinking = family_of(traits), thinking_of(traits)
-    tags = family.tags | (thinking.tags if thinking else frozenset())
-    tag_ids = frozenset(token for text, token in special.items() if text in tags)
-    return Dialect(
-        family, thinking, family.form(traits), tag_ids, _think_ids(thinking, tokenizer) if thinking else None
-    )
-
-
-def _think_ids(thinking: Thinking, tokenizer: Tokenizer) -> tuple[int, int] | None:
-    opens, closes = (tokenizer.encode(tag, add_special_tokens=False) for tag in (thinking.open, thinking.close))
-    return (opens[0], closes[0]) if len(opens) == len(closes) == 1 else None
 
 
 def _ends_thinking(thinking: Thinking, body: ChatRequest, prompt: Prompt) -> bool:

@@ -12,7 +12,8 @@ from milepost.server.chat_answers import ChatChunks, ChatFormat, chat_answer
 from milepost.server.errors import ApiResponse
 from milepost.server.generation import finals, new_job, run
 from milepost.server.ignored import TOOLS, note
-from milepost.server.prompts import content_text, is_function, read_conversation
+from milepost.server.message_text import content_text
+from milepost.server.prompts import is_function, read_conversation
 from milepost.server.sampling import check_fits, check_logprobs, check_shared, refuse_forced_tools, sampling_params
 from milepost.server.schemas import ChatRequest, StreamOptions
 from milepost.server.state import Engine, server_state

@@ -9,6 +9,8 @@ from typing import Any, Protocol, TypeVar
 
 from milepost.engine.places import NOWHERE, Places, read_breakpoints
 from milepost.errors import MilepostError, RequestError
+from milepost.server.dialect import dialect_of
+from milepost.server.message_text import with_calls_spelled
 from milepost.server.schemas import Message
 from milepost.server.state import ChatTemplate, Engine, Tokenizer
 
@@ -63,6 +65,8 @@ async def read_conversation(engine: Engine, conversation: Sequence[Message], ask
     messages = [_message(i, message) for i, message in enumerate(conversation)]
     if not messages:
         raise RequestError("messages is empty", "send at least one message", param="messages")
+    if not template.shows_calls(bool(known_tools(asked.tools))):
+        messages = [with_calls_spelled(message, dialect_of(engine)) for message in messages]
     kwargs = _template_kwargs(asked)
     size = sum(len(str(message)) for message in messages)
 
@@ -144,13 +148,6 @@ def _check_length(text: str, engine: Engine, param: str) -> None:
 
 async def _aside(size: int, work: Callable[[], T]) -> T:
     return work() if size < INLINE_CHARS else await asyncio.to_thread(work)
-
-
-def content_text(content: Any) -> str:
-    """The text of content that a template has accepted: text, or parts."""
-    if isinstance(content, list):
-        return "\n".join(part if isinstance(part, str) else part.get("text") or "" for part in content)
-    return content or ""
 
 
 def _message(place: int, message: Message) -> dict[str, Any]:

@@ -37,6 +37,7 @@ class Tokenizer(Protocol):
 class ChatTemplate(Protocol):
     @property
     def text(self) -> str: ...
+    def shows_calls(self, with_tools: bool) -> bool: ...
     def render(
         self,
         messages: Sequence[Mapping[str, Any]],

@@ -188,3 +188,13 @@ def test_how_deep_a_text_goes_ends_nothing():
     ):
         events = events_of(Sample("deep", family, text), [text])
         assert sum(len(getattr(event, "text", "")) for event in events) > 10_000
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
+@pytest.mark.parametrize("template", ["", "[ARGS] ```json"])
+def test_calls_that_are_spelled_out_for_a_template_are_read_back(family: Family, template: str):
+    calls = [("weather", {"city": 'a "b" é\n', "days": None}), ("write", {"deep": {"x": [True, 1.5]}}), ("write", {})]
+    text = family.spell(family.form(Traits(template)), calls)
+    events = events_of(Sample("spelled", family, text), [text])
+    assert calls_of(events) == calls
+    assert text_of(events, Content) == ""

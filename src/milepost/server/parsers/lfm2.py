@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from milepost.server.parsers.calls import Bounded, Calls, NotACall, as_json
-from milepost.server.parsers.family import Family, Traits
+from milepost.server.parsers.family import Call, Family, Traits
 from milepost.server.parsers.json_calls import read_calls
 from milepost.server.parsers.source import Reading, Source
 from milepost.structured_outputs import CallForm
@@ -86,4 +86,14 @@ def _form(traits: Traits) -> CallForm:
     return CallForm(separator=", ", opening=f"{OPEN}[", closing=f"]{CLOSE}")
 
 
-LFM2 = Family("lfm2", _matches, (OPEN,), read, inner=(CLOSE,), form=_form)
+def _spell(form: CallForm, calls: Sequence[Call]) -> str:
+    """In Python, as it was taught."""
+    each = (f"{name}({', '.join(f'{key}={_literal(value)}' for key, value in some.items())})" for name, some in calls)
+    return f"{OPEN}[{', '.join(each)}]{CLOSE}"
+
+
+def _literal(value: object) -> str:
+    return as_json(value) if isinstance(value, str) else repr(value)
+
+
+LFM2 = Family("lfm2", _matches, (OPEN,), read, inner=(CLOSE,), form=_form, spell=_spell, calls_first=True)

@@ -1,0 +1,55 @@
+"""What a model's files say of how it calls tools and thinks."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import cast
+
+from milepost.server.parsers.family import Family, Traits
+from milepost.server.parsers.plain import PLAIN
+from milepost.server.parsers.reasoning import Thinking, thinking_of
+from milepost.server.parsers.registry import family_of
+from milepost.server.state import ChatTemplate, Engine, Tokenizer
+from milepost.structured_outputs import CallForm
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """What a model's files say of its answers.
+
+    `form`: how it is made to write calls; `tag_ids`: special tokens among the tags that a parser looks for;
+    `think_ids`: the tokens that open and close reasoning, where each tag is one token.
+    """
+
+    family: Family
+    thinking: Thinking | None
+    form: CallForm = field(default_factory=CallForm)
+    tag_ids: frozenset[int] = frozenset()
+    think_ids: tuple[int, int] | None = None
+
+
+def dialect_of(engine: Engine) -> Dialect:
+    """A model without template or tokenizer has none that matters."""
+    return _dialect(cast(Hashable, engine.chat_template), cast(Hashable, engine.tokenizer))
+
+
+@lru_cache(maxsize=4)
+def _dialect(its_template: Hashable, its_tokenizer: Hashable) -> Dialect:
+    template, tokenizer = cast(ChatTemplate | None, its_template), cast(Tokenizer | None, its_tokenizer)
+    if template is None or tokenizer is None:
+        return Dialect(PLAIN, None)
+    special = {tokenizer.token_text(token): token for token in tokenizer.special_token_ids}
+    traits = Traits(template.text, frozenset(special))
+    family, thinking = family_of(traits), thinking_of(traits)
+    tags = family.tags | (thinking.tags if thinking else frozenset())
+    tag_ids = frozenset(token for text, token in special.items() if text in tags)
+    return Dialect(
+        family, thinking, family.form(traits), tag_ids, _think_ids(thinking, tokenizer) if thinking else None
+    )
+
+
+def _think_ids(thinking: Thinking, tokenizer: Tokenizer) -> tuple[int, int] | None:
+    opens, closes = (tokenizer.encode(tag, add_special_tokens=False) for tag in (thinking.open, thinking.close))
+    return (opens[0], closes[0]) if len(opens) == len(closes) == 1 else None
