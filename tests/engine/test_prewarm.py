@@ -238,14 +238,22 @@ def test_reset_forgets_pins() -> None:
 # The faces
 
 
-def test_in_a_program() -> None:
-    llm = LLM.__new__(LLM)
-    llm.engine, llm._ids = engine_of("llama"), itertools.count()
+SYSTEM = [{"role": "system", "content": "x" * 100}]
+
+
+def chatting() -> Engine:
+    """An engine with a chat template."""
+    engine = engine_of("llama")
     template = ChatTemplate(
         "{% for m in messages %}<{{m.role}}>{{m.content}}{% endfor %}{% if add_generation_prompt %}>{% endif %}"
     )
-    llm.engine.model = replace(llm.engine.model, tokenizer=byte_level(), chat_template=template)
-    system = [{"role": "system", "content": "x" * 100}]
+    engine.model = replace(engine.model, tokenizer=byte_level(), chat_template=template)
+    return engine
+
+
+def test_in_a_program() -> None:
+    llm, system = LLM.__new__(LLM), SYSTEM
+    llm.engine, llm._ids = chatting(), itertools.count()
     warm = llm.prewarm(system, pin=True)
     assert (warm.num_tokens, warm.num_resident_tokens, warm.pinned) == (108, 96, True)
     (answer,) = llm.chat([*system, {"role": "user", "content": "hi"}], SamplingParams(max_tokens=1), use_tqdm=False)
@@ -272,6 +280,25 @@ def test_from_an_event_loop() -> None:
             await llm.prewarm([1, 2], "short", pin=PinFor())
         assert await llm.unpin(warm.id, "me")
         assert not await llm.unpin(warm.id)
+
+    try:
+        asyncio.run(run())
+    finally:
+        llm.shutdown()
+
+
+def test_an_event_loops_chats_as_in_a_program() -> None:
+    llm = AsyncLLM(chatting())
+
+    async def run() -> None:
+        warm = await llm.prewarm(SYSTEM, pin=True)
+        assert (warm.num_tokens, warm.num_resident_tokens, warm.pinned) == (108, 96, True)
+        assert (await llm.prewarm(SYSTEM, add_generation_prompt=True)).num_tokens == 109
+        assert await llm.unpin(warm)
+        assert await llm.pinned_prefixes() == []
+        with pytest.raises(RequestError, match="not in the vocabulary") as told:
+            await llm.prewarm([5, {"role": "user", "content": "secret" * 20}])  # type: ignore[list-item]
+        assert len(told.value.message) < 100
 
     try:
         asyncio.run(run())

@@ -87,7 +87,7 @@ class FakeEngine:
         self.running: set[str] = set()
         self.asked: list[tuple[dict[str, Any], SamplingParams, int, str]] = []
         self.report: CacheReport | None = None
-        self.warmed: list[tuple[dict[str, Any], PinFor | None, str]] = []
+        self.warmed: list[tuple[dict[str, Any], bool | PinFor, str]] = []
         self.pins: dict[str, PinnedPrefix] = {}
         self.shut_down = False
         self._seen: set[tuple[str, tuple[int, ...]]] = set()
@@ -140,9 +140,9 @@ class FakeEngine:
     async def prewarm(
         self,
         prompt: dict[str, Any],
-        request_id: str,
+        request_id: str | None = None,
         *,
-        pin: PinFor | None = None,
+        pin: bool | PinFor = False,
         priority: int = 0,
         cache_salt: str = "",
     ) -> PrewarmOutput:
@@ -151,7 +151,7 @@ class FakeEngine:
         self._check(ids)
         self.warmed.append((prompt, pin, cache_salt))
         name = prefix_id(cache_salt, ids)
-        if pin is not None:
+        if isinstance(pin, PinFor):
             if len(ids) > 200:
                 raise RequestError("pinning is too much", "unpin one", status=409, code="pin_limit_exceeded")
             self.pins[name] = PinnedPrefix(name, len(ids), len(ids), pin.owner, request_id)
@@ -160,9 +160,9 @@ class FakeEngine:
     async def pinned_prefixes(self, owner: str | None = None) -> list[PinnedPrefix]:
         return [prefix for prefix in self.pins.values() if owner in (None, prefix.owner)]
 
-    async def unpin(self, prefix_id: str, owner: str | None = None) -> bool:
-        mine = [prefix.id for prefix in await self.pinned_prefixes(owner)]
-        return prefix_id in mine and bool(self.pins.pop(prefix_id))
+    async def unpin(self, prefix: str, owner: str | None = None) -> bool:
+        mine = [pinned.id for pinned in await self.pinned_prefixes(owner)]
+        return prefix in mine and bool(self.pins.pop(prefix))
 
     async def reset_prefix_cache(self) -> bool:
         self.forget()

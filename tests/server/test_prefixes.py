@@ -121,7 +121,7 @@ def test_messages_begin_a_chat() -> None:
             assert answer.status_code == 200
     texts = [prompt["prompt"] for prompt, _, _ in engine.warmed]
     assert texts == ["<system>Be brief.[look]", "<system>Be brief.[look]", "<system>Be brief.[look]<assistant>"]
-    assert [asked for _, asked, _ in engine.warmed] == [None] * 3
+    assert [asked for _, asked, _ in engine.warmed] == [False] * 3
 
 
 REFUSED = [

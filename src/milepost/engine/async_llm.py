@@ -8,7 +8,8 @@ import functools
 import logging
 import queue
 import threading
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+import uuid
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -22,7 +23,7 @@ from milepost.engine.build import Progress, build_engine
 from milepost.engine.chat import ChatTemplate
 from milepost.engine.engine import Engine
 from milepost.engine.grammars import COMPILE_SECONDS, CompiledGrammar, busy
-from milepost.engine.inputs import Prompt, read_grammar, read_prompt
+from milepost.engine.inputs import Prompt, PromptTokens, is_chat, read_chat, read_grammar, read_prompt
 from milepost.engine.prefixes import PinFor
 from milepost.engine.tokenizer import Tokenizer
 from milepost.errors import RequestError, RequestFailed
@@ -120,23 +121,34 @@ class AsyncLLM:
 
     async def prewarm(
         self,
-        prompt: Prompt,
-        request_id: str,
+        prompt: Prompt | Sequence[Mapping[str, Any]],
+        request_id: str | None = None,
         *,
-        pin: PinFor | None = None,
+        pin: bool | PinFor = False,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = False,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
         priority: int = 0,
         cache_salt: str = "",
     ) -> PrewarmOutput:
-        """Computes a prompt for the cache and generates nothing. With `pin` it stays until it is unpinned; only a
-        request that could not run otherwise takes its memory.
+        """Computes a prompt, or the beginning of a chat, for the cache and generates nothing. With `pin` it stays until
+        it is unpinned; only a request that could not run otherwise takes its memory. `request_id` None: one is made.
 
         Raises as `generate` does, and `RequestError` where prefix caching is off or no more may be pinned. Cancelled,
         the request ends within a step, and nothing is pinned.
         """
-        tokens = await asyncio.to_thread(read_prompt, prompt, self._engine.model)
+        request_id = f"prewarm-{uuid.uuid4().hex}" if request_id is None else request_id
+        owner = pin if isinstance(pin, PinFor) else PinFor() if pin else None
+        asked = {"add_generation_prompt": add_generation_prompt, "tools": tools, **(chat_template_kwargs or {})}
+
+        def read() -> PromptTokens:
+            read = read_chat(prompt, self._engine.model, asked) if is_chat(prompt) else prompt
+            return read_prompt(read, self._engine.model)  # type: ignore[arg-type]
+
+        tokens = await asyncio.to_thread(read)
 
         def add() -> None:
-            self._engine.prewarm(request_id, tokens, pin=pin, priority=priority, cache_salt=cache_salt)
+            self._engine.prewarm(request_id, tokens, pin=owner, priority=priority, cache_salt=cache_salt)
 
         try:
             async with contextlib.aclosing(self._outputs(request_id, add)) as outputs:
@@ -146,9 +158,10 @@ class AsyncLLM:
             self._inbox.put(lambda: self._engine.prefixes.withdraw(request_id))
             raise
 
-    async def unpin(self, prefix_id: str, owner: str | None = None) -> bool:
-        """The prefix may be evicted again; False if none of that id is pinned by `owner` (None: by anybody)."""
-        return await self._ask(lambda: self._engine.unpin(prefix_id, owner))
+    async def unpin(self, prefix: str | PrewarmOutput, owner: str | None = None) -> bool:
+        """A prefix, or its id, may be evicted again; False if it is not pinned by `owner` (None: by anybody)."""
+        name = prefix if isinstance(prefix, str) else prefix.id
+        return await self._ask(lambda: self._engine.unpin(name, owner))
 
     async def pinned_prefixes(self, owner: str | None = None) -> list[PinnedPrefix]:
         """Those that `owner` (None: anybody) has pinned, in the order in which they were."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from numbers import Integral
-from typing import Any
+from typing import Any, TypeGuard
 
 from milepost.engine.chat import ChatTemplate
 from milepost.engine.grammars import CompiledGrammar
@@ -21,6 +21,10 @@ Prompt = str | Sequence[int] | Mapping[str, Any]
 """Text, token ids (a list, or any iterable of them: an array, a generator), {"prompt": text} or
 {"prompt_token_ids": ids}. A dict may say where prompts are expected to part from this one:
 "cache_breakpoints", numbers of tokens that lie before each such place, ascending."""
+
+
+MAX_QUOTED = 40
+"""Characters that an error shows of what is no token id."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +58,19 @@ def chat_prompt(
     text = template.render(messages, **options)
     ids, places = tokenizer.encode_with(template.places(text, messages, **options), text, add_special_tokens)
     return {"prompt": text, "prompt_token_ids": ids, "places": places}
+
+
+def read_chat(messages: Sequence[Mapping[str, Any]], model: ServedModel, asked: Mapping[str, Any]) -> dict[str, Any]:
+    """`chat_prompt` by the model's own template, which is told what is `asked`. RequestError where it has none."""
+    if model.chat_template is None or model.tokenizer is None:
+        raise RequestError("this model has no chat template", "use generate, or give chat_template=")
+    return chat_prompt(model.chat_template, model.tokenizer, messages, **asked)
+
+
+def is_chat(prompt: Prompt | Sequence[Mapping[str, Any]]) -> TypeGuard[Sequence[Mapping[str, Any]]]:
+    """Whether it is the messages of one."""
+    listed = isinstance(prompt, Sequence) and not isinstance(prompt, str)
+    return listed and bool(prompt) and isinstance(prompt[0], Mapping)
 
 
 def check_params(params: SamplingParams, model: ServedModel) -> None:
@@ -143,7 +160,8 @@ def _check(ids: list[int], model: ServedModel) -> None:
     for token in ids:
         if isinstance(token, bool) or not isinstance(token, int) or not 0 <= token < model.vocab_size:
             raise RequestError(
-                f"token id {token!r} is not in the vocabulary (0 to {model.vocab_size - 1})", param="prompt"
+                f"token id {repr(token)[:MAX_QUOTED]} is not in the vocabulary (0 to {model.vocab_size - 1})",
+                param="prompt",
             )
 
 

@@ -13,7 +13,7 @@ from tqdm.auto import tqdm
 from milepost.config import EngineConfig
 from milepost.engine.build import Progress, build_engine
 from milepost.engine.engine import Engine
-from milepost.engine.inputs import Prompt, chat_prompt, is_id, read_prompt
+from milepost.engine.inputs import Prompt, is_chat, is_id, read_chat, read_prompt
 from milepost.engine.prefixes import PinFor
 from milepost.errors import RequestError
 from milepost.outputs import PinnedPrefix, PrewarmOutput, RequestOutput
@@ -88,7 +88,7 @@ class LLM:
             **(chat_template_kwargs or {}),
         }
         conversations = [messages] if messages and isinstance(messages[0], Mapping) else messages
-        prompts = [self._chat_prompt(conversation, asked) for conversation in conversations]  # type: ignore[arg-type]
+        prompts = [read_chat(conversation, self.engine.model, asked) for conversation in conversations]  # type: ignore[arg-type]
         return self.generate(prompts, sampling_params, use_tqdm=use_tqdm)
 
     def prewarm(
@@ -105,9 +105,9 @@ class LLM:
         `pin`: it stays until `unpin`; only a request that could not run otherwise takes its memory. Pins hold at most
         half of the cache: `RequestError` for more.
         """
-        if isinstance(prompt, Sequence) and not isinstance(prompt, str) and prompt and isinstance(prompt[0], Mapping):
+        if is_chat(prompt):
             asked = {"add_generation_prompt": add_generation_prompt, "tools": tools, **(chat_template_kwargs or {})}
-            prompt = self._chat_prompt(prompt, asked)  # type: ignore[arg-type]
+            prompt = read_chat(prompt, self.engine.model, asked)
         request_id = str(next(self._ids))
         tokens = read_prompt(prompt, self.engine.model)  # type: ignore[arg-type]
         try:
@@ -134,13 +134,6 @@ class LLM:
     def reset_prefix_cache(self) -> bool:
         """Forgets all cached prefixes."""
         return self.engine.reset_prefix_cache()
-
-    def _chat_prompt(self, conversation: Sequence[Message], asked: Mapping[str, Any]) -> Prompt:
-        """Messages as a prompt; `asked` of the chat template."""
-        template, tokenizer = self.engine.model.chat_template, self.engine.model.tokenizer
-        if template is None or tokenizer is None:
-            raise RequestError("this model has no chat template", "use generate, or give chat_template=")
-        return chat_prompt(template, tokenizer, conversation, **asked)
 
     def _params(
         self, given: SamplingParams | Sequence[SamplingParams] | None, num_prompts: int

@@ -86,7 +86,7 @@ async def prewarm_at_start(engine: Engine, state: ServerState, prefixes: Sequenc
         )
 
 
-async def _computed(engine: Engine, body: PrefixRequest, scope: str, pin: PinFor | None) -> PrewarmOutput:
+async def _computed(engine: Engine, body: PrefixRequest, scope: str, pin: bool | PinFor) -> PrewarmOutput:
     prompt = await _read(engine, body)
     check_fits(engine, len(prompt.ids), None, "prompt" if body.messages is None else "messages")
     request_id = f"prewarm-{uuid.uuid4().hex}"
@@ -106,8 +106,8 @@ async def _read(engine: Engine, body: PrefixRequest) -> Prompt:
     return prompt
 
 
-def _pin(state: ServerState, body: PrefixRequest, owner: str) -> PinFor | None:
-    return PinFor(owner, state.num_tenants) if body.pin else None
+def _pin(state: ServerState, body: PrefixRequest, owner: str) -> bool | PinFor:
+    return PinFor(owner, state.num_tenants) if body.pin else False
 
 
 def _told(warm: PrewarmOutput) -> dict[str, Any]:

@@ -92,14 +92,14 @@ class Engine(Protocol):
     async def prewarm(
         self,
         prompt: Mapping[str, Any],
-        request_id: str,
+        request_id: str | None = None,
         *,
-        pin: PinFor | None = None,
+        pin: bool | PinFor = False,
         priority: int = 0,
         cache_salt: str = "",
     ) -> PrewarmOutput: ...
     async def pinned_prefixes(self, owner: str | None = None) -> list[PinnedPrefix]: ...
-    async def unpin(self, prefix_id: str, owner: str | None = None) -> bool: ...
+    async def unpin(self, prefix: str, owner: str | None = None) -> bool: ...
     def shutdown(self) -> None: ...
 
 
