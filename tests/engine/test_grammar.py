@@ -327,6 +327,8 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"json": "[1]"}, "a JSON schema is an object"),
     ({"json": "[" * 100_000}, "no JSON"),
     ({"json": {"enum": ["x" * 200_000]}}, "too long"),
+    ({"grammar": 'start: "a"' + "\n" * 40_000}, "at most 32768"),
+    ({"tool_calls": ToolCalls({"f": {"enum": ["x" * 200_000]}})}, "at most 131072"),
     ({"regex": "(a"}, "regex"),
     ({"regex": r"(?=a)b"}, "regex"),
     ({"grammar": "start: nothing"}, "unknown name"),

@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable, Iterable
 
 from milepost.cache.keys import prefix_id
-from milepost.engine.grammars import COMPILE_SECONDS, CompiledGrammar
+from milepost.engine.grammars import CompiledGrammar
 from milepost.engine.inputs import PromptTokens, check_params, max_output_tokens, read_grammar
 from milepost.engine.metrics import Metrics
 from milepost.engine.prefixes import PinFor, Prefixes
@@ -93,7 +93,7 @@ class Engine:
             raise RequestError(f"request id {request_id!r} is running already", "choose another", param="request_id")
         check_params(params, self.model)
         if grammar is None and (compiling := read_grammar(params, self.model)) is not None:
-            grammar = compiling.result(COMPILE_SECONDS)
+            grammar = compiling.result()
         now = self.clock()
         seed = self.rng.getrandbits(64) if params.seed is None else params.seed % 2**64
         sequences = [
