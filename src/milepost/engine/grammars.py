@@ -6,7 +6,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from milepost.engine.constraint import Constraint
 from milepost.engine.grammar import grammar_text
@@ -139,7 +139,7 @@ def llguidance_tokenizer(tokenizer: Tokenizer, vocab_size: int, params: Structur
         return llguidance.LLTokenizer(tokenizer.to_json(), n_vocab=vocab_size, eos_token=eos or None)
     except ValueError as error:
         raise params.error(
-            f"structured outputs cannot be kept with this model's tokenizer: {_first_line(str(error))}",
+            f"structured outputs cannot be kept with this model's tokenizer: {_in_one_line(str(error))}",
             f"leave {params.param} out, or serve another model",
         ) from error
 
@@ -158,9 +158,11 @@ def _refused(problem: str, params: StructuredOutputsParams) -> RequestError:
     if "Unimplemented keys" in problem:
         hint = "leave these keywords out: what they ask could not be kept"
         problem = problem[problem.index("Unimplemented keys") :].replace("Unimplemented keys", "unsupported keywords")
-    return params.error(f"the {name} cannot be kept: {_first_line(problem)}", hint)
+    return params.error(f"the {name} cannot be kept: {_in_one_line(problem)}", hint)
 
 
-def _first_line(text: str) -> str:
-    lines: Any = [line.strip() for line in text.strip().splitlines()]
-    return (lines[0] if lines else "unknown")[:500]
+def _in_one_line(text: str) -> str:
+    """The first line says where, and of a regex a later one what; between them is the text that was sent."""
+    lines = [line.strip() for line in text.strip().splitlines()] or ["unknown"]
+    what = [line.removeprefix("error: ") for line in lines[1:] if line.startswith("error: ")]
+    return " ".join([lines[0][:400], *what[:1]])[:500]
