@@ -195,3 +195,22 @@ def test_a_template_that_leaves_out_calls_gets_them_as_text(content: object):
     between = "\n" if isinstance(content, list) else ""
     told = f"<user>Weather?<assistant>{said}{between}{'I ask.' if content else ''}<tool>Sun."
     assert engine.asked[-1][0]["prompt"] == told
+
+
+def test_how_much_to_think_is_the_template_s_to_read():
+    template = "{{ reasoning_effort }} {{ enable_thinking }}"
+    with talking("Yes.", template) as (client, engine):
+        for effort, told in (("low", "low "), ("none", "none False")):
+            client.chat.completions.create(model="fake", messages=ASK, reasoning_effort=effort)
+            assert engine.asked[-1][0]["prompt"] == told
+        extra = {"chat_template_kwargs": {"enable_thinking": True}}
+        client.chat.completions.create(model="fake", messages=ASK, reasoning_effort="none", extra_body=extra)
+        assert engine.asked[-1][0]["prompt"] == "none True"
+
+
+def test_reasoning_can_be_left_out(client: openai.OpenAI):
+    ask = {"model": "fake", "messages": ASK, "tools": TOOLS, "extra_body": {"include_reasoning": False}}
+    message = client.chat.completions.create(**ask).choices[0].message
+    assert (message.content, len(message.tool_calls), message.model_extra) == ("I ask.", 2, {})
+    chunks = client.chat.completions.create(**ask, stream=True)
+    assert not any(chunk.choices[0].delta.model_extra for chunk in chunks)

@@ -27,7 +27,8 @@ class AnswerForm:
     """How the answers to one request are read.
 
     `tools`: what may be called, by name, none where calls are not looked for; `forced`: whether one must be;
-    `one_call`: whether those after the first are left out; `opened`: whether the prompt ends inside of reasoning.
+    `one_call`: whether those after the first are left out; `opened`: whether the prompt ends inside of reasoning;
+    `shows_reasoning`: whether the client is told it.
     """
 
     dialect: Dialect
@@ -35,6 +36,7 @@ class AnswerForm:
     forced: bool
     one_call: bool
     opened: bool
+    shows_reasoning: bool = True
 
     def reader(self) -> AnswerReader:
         """For one sample."""
@@ -52,6 +54,7 @@ def answer_form(engine: Engine, body: ChatRequest, prompt: Prompt) -> AnswerForm
         forced=choice.forced,
         one_call=choice.one or body.parallel_tool_calls is False,
         opened=dialect.thinking is not None and _ends_thinking(dialect.thinking, body, prompt),
+        shows_reasoning=body.include_reasoning is not False,
     )
 
 
@@ -88,7 +91,7 @@ class AnswerReader:
 
     def __init__(self, form: AnswerForm) -> None:
         dialect = form.dialect
-        self._one_call, self._think_ids = form.one_call, dialect.think_ids
+        self._form, self._think_ids = form, dialect.think_ids
         self._thinks = form.opened
         self._parser = AnswerParser(
             dialect.family if form.tools else None, form.tools, dialect.thinking, opened=form.opened
@@ -110,7 +113,9 @@ class AnswerReader:
         return "tool_calls" if self.called and sample.finish_reason == "stop" else sample.finish_reason
 
     def _wanted(self, event: Event) -> bool:
-        return isinstance(event, Content | Reasoning) or not (self._one_call and event.index > 0)
+        if isinstance(event, Reasoning):
+            return self._form.shows_reasoning
+        return isinstance(event, Content) or not (self._form.one_call and event.index > 0)
 
     def _count(self, token_ids: Sequence[int]) -> None:
         if self._think_ids is None or self.num_reasoning_tokens is None:

@@ -51,6 +51,7 @@ class TemplateFields(Protocol):
     continue_final_message: bool | None
     add_special_tokens: bool | None
     chat_template_kwargs: dict[str, Any] | None
+    reasoning_effort: str | None
 
 
 async def read_conversation(engine: Engine, conversation: Sequence[Message], asked: TemplateFields) -> Prompt:
@@ -172,7 +173,15 @@ def _template_kwargs(asked: TemplateFields) -> dict[str, Any]:
         raise RequestError(f"chat_template_kwargs cannot hold {min(reserved)}", param="chat_template_kwargs")
     continues = bool(asked.continue_final_message)
     generates = not continues if asked.add_generation_prompt is None else asked.add_generation_prompt
-    return {"add_generation_prompt": generates, "continue_final_message": continues} | given
+    options = {"add_generation_prompt": generates, "continue_final_message": continues}
+    return options | _effort(asked.reasoning_effort) | given
+
+
+def _effort(effort: str | None) -> dict[str, Any]:
+    """Variables that templates know: the effort itself, and of many the one that turns thinking off."""
+    if effort is None:
+        return {}
+    return {"reasoning_effort": effort} | ({"enable_thinking": False} if effort == "none" else {})
 
 
 def _render(template: ChatTemplate, messages: list[dict[str, Any]], options: Mapping[str, Any]) -> str:
