@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import http.server
 import io
 import json
+import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -72,6 +75,56 @@ def test_as_json(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert (told["bytes"]["budget"], told["tree"]["num_nodes"], told["pinned"]["data"]) == (1000, 3, [])
 
 
+def test_a_key_of_any_letters(capsys: pytest.CaptureFixture[str]) -> None:
+    with serving(state_of(FakeEngine(), api_keys=("clé-ключ",))) as url:
+        assert main(["cache", "show", "--url", url, "--api-key", "clé-ключ"]) == 0
+
+
+@contextmanager
+def another_server(answer: bytes) -> Iterator[str]:
+    """Answers everything with those bytes."""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def handle_one_request(self) -> None:
+            self.close_connection = True
+            while self.rfile.readline().strip():
+                pass
+            self.wfile.write(answer)
+
+    with http.server.HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+OK = b"HTTP/1.1 200 OK\r\n\r\n"
+ANSWERS = [OK + b"[]", OK + b"{}", OK + b"<html>", OK + b"[" * 100_000, b"SSH-2.0-OpenSSH_9.6\r\n", b""]
+
+
+@pytest.mark.parametrize("answer", ANSWERS)
+def test_a_server_that_is_none_of_ours(answer: bytes, capsys: pytest.CaptureFixture[str]) -> None:
+    with another_server(answer) as url:
+        for args in (["cache", "show"], ["cache", "unpin", "x"], ["explain"]):
+            assert main([*args, "--url", url]) == 2
+            said = capsys.readouterr()
+            assert said.out == ""
+            assert said.err.startswith(f"error: no Milepost server answers at {url}: ")
+            assert said.err.endswith("\nhint: start one with milepost serve\n")
+            assert len(said.err.splitlines()) == 2
+
+
+def test_prewarming_at_a_server_that_is_none_of_ours(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "a.txt"
+    file.write_text("x")
+    with another_server(OK + b"{}") as url:
+        assert main(["cache", "prewarm", str(file), "--url", url]) == 2
+    assert "no Milepost server answers" in capsys.readouterr().err
+
+
 def test_keys(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     with serving(state_of(FakeEngine(), api_keys=("one", "two"))) as url:
         assert main(["cache", "show", "--url", url]) == 2
@@ -88,6 +141,15 @@ def test_keys(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatc
         (["cache", "show", "--url", "ftp://a"], "error: --url cannot be 'ftp://a'"),
         (["cache", "show", "--url", "http://127.0.0.1:1"], "error: no Milepost server answers at http://127.0.0.1:1"),
         (["cache", "prewarm", "no/such/file"], "error: no file at no/such/file"),
+        (["cache", "show", "--url", "http://a b:80"], "error: --url cannot be 'http://a b:80'"),
+        (["cache", "show", "--url", "http://[bad"], "error: --url cannot be 'http://[bad'"),
+        (["cache", "show", "--url", "http://a:port"], "error: --url cannot be 'http://a:port'"),
+        (["cache", "show", "--url", "http://"], "error: --url cannot be 'http://'"),
+        (["cache", "show", "--api-key", "a\nb"], "error: --api-key has characters that no header can hold"),
+        (["cache", "unpin", "a b"], "error: no prefix has the id 'a b'"),
+        (["cache", "unpin", "é"], "error: no prefix has the id 'é'"),
+        (["cache", "unpin", ""], "error: no prefix has the id ''"),
+        (["cache", "unpin", "a/b"], "error: no prefix has the id 'a/b'"),
     ],
 )
 def test_wrong_usage(args: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:

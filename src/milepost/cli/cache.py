@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Annotated, Any
 
 import typer
 
 from milepost.cli.remote import ask_json
+from milepost.errors import ConfigError
 
 app = typer.Typer(
     help="Show the prefix cache of a running server; compute a prompt into it, pinned or not; unpin.",
@@ -18,12 +20,14 @@ Url = Annotated[str, typer.Option(help="Of the server.")]
 Key = Annotated[str | None, typer.Option(envvar="MILEPOST_API_KEY", show_default=False)]
 AsJson = Annotated[bool, typer.Option("--json", help="JSON instead of text.")]
 DEFAULT_URL = "http://127.0.0.1:8000"
+WARM = ("id", "num_tokens", "num_cached_tokens", "num_resident_tokens", "pinned")
 
 
 @app.command("show")
 def show(url: Url = DEFAULT_URL, api_key: Key = None, as_json: AsJson = False) -> None:
     """What the cache may hold, what fills it, what is pinned, and, for an operator, the tree of known prefixes."""
-    cache, pinned = (ask_json(url, route, api_key) for route in ("/cache", "/cache/prefixes"))
+    cache = ask_json(url, "/cache", api_key, fields=("policy", "bytes", "counters", "known_tokens", "checkpoints"))
+    pinned = ask_json(url, "/cache/prefixes", api_key, fields=("data", "pinned_bytes", "max_pinned_bytes"))
     if as_json:
         print(json.dumps({**cache, "pinned": pinned}))
         return
@@ -43,7 +47,7 @@ def prewarm(
     from milepost.cli.prompt_files import read_body, read_file
 
     body = {**read_body(file, read_file(file)), "pin": pin}
-    told = ask_json(url, "/cache/prefixes", api_key, body=body, timeout_s=None)
+    told = ask_json(url, "/cache/prefixes", api_key, fields=WARM, body=body, timeout_s=None)
     if as_json:
         print(json.dumps(told))
         return
@@ -60,7 +64,9 @@ def unpin(
     api_key: Key = None,
 ) -> None:
     """A pinned prefix may be evicted again."""
-    ask_json(url, f"/cache/prefixes/{prefix}", api_key, method="DELETE")
+    if not re.fullmatch(r"[\w-]+", prefix, re.ASCII):
+        raise ConfigError(f"no prefix has the id {prefix!r}", "`milepost cache show` lists those that are pinned")
+    ask_json(url, f"/cache/prefixes/{prefix}", api_key, fields=("deleted",), method="DELETE")
     print(f"{prefix} is not pinned any more")
 
 

@@ -106,7 +106,7 @@ def _requests(url: str, api_key: str | None, last: int, as_json: bool) -> None:
     from milepost.cli.remote import get_json
 
     key, *_ = (api_key or "").split() or [""]  # the variable may hold all keys of a server
-    found = get_json(url, "/cache/requests", key, last=last)
+    found = get_json(url, "/cache/requests", key, fields=("requests",), last=last)
     if as_json:
         print(json.dumps(found, ensure_ascii=False))
         return

@@ -69,8 +69,8 @@ def read_chat(messages: Sequence[Mapping[str, Any]], model: ServedModel, asked: 
 
 def is_chat(prompt: Prompt | Sequence[Mapping[str, Any]]) -> TypeGuard[Sequence[Mapping[str, Any]]]:
     """Whether it is the messages of one."""
-    listed = isinstance(prompt, Sequence) and not isinstance(prompt, str)
-    return listed and bool(prompt) and isinstance(prompt[0], Mapping)
+    first: Any = prompt[0] if isinstance(prompt, Sequence) and len(prompt) else None
+    return isinstance(first, Mapping)
 
 
 def check_params(params: SamplingParams, model: ServedModel) -> None:
