@@ -263,6 +263,7 @@ REFUSED = [
     ({"structured_outputs": {}}, "structured_outputs"),
     ({"allowed_token_ids": [1]}, "allowed_token_ids"),
     ({"tool_choice": "required"}, "tool_choice"),
+    ({"function_call": {"name": "f"}}, "function_call"),
     ({"tool_choice": {"type": "function", "function": {"name": "f"}}}, "tool_choice"),
     ({"logit_bias": {"x": 1}}, "logit_bias"),
     ({"logit_bias": {"5": 101}}, "logit_bias"),

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 
 import httpx
 import openai
+import pydantic
 import pytest
 from fake_engine import FakeEngine, serving, state_of
 
@@ -214,3 +215,12 @@ def test_reasoning_can_be_left_out(client: openai.OpenAI):
     assert (message.content, len(message.tool_calls), message.model_extra) == ("I ask.", 2, {})
     chunks = client.chat.completions.create(**ask, stream=True)
     assert not any(chunk.choices[0].delta.model_extra for chunk in chunks)
+
+
+def test_the_client_s_own_reading_of_a_tool(client: openai.OpenAI):
+    class weather(pydantic.BaseModel):
+        city: str
+
+    tools = [openai.pydantic_function_tool(weather)]
+    calls = client.chat.completions.parse(model="fake", messages=ASK, tools=tools).choices[0].message.tool_calls
+    assert [call.function.parsed_arguments for call in calls] == [weather(city="Paris"), weather(city="Rome")]

@@ -14,7 +14,7 @@ from milepost.server.generation import finals, new_job, run
 from milepost.server.ignored import TOOLS, note
 from milepost.server.message_text import content_text
 from milepost.server.prompts import is_function, read_conversation
-from milepost.server.sampling import check_fits, check_logprobs, check_shared, refuse_forced_tools, sampling_params
+from milepost.server.sampling import check_fits, check_logprobs, check_shared, sampling_params
 from milepost.server.schemas import ChatRequest, StreamOptions
 from milepost.server.state import Engine, server_state
 from milepost.server.stream import stream_response, until_hangup
@@ -49,7 +49,10 @@ def _check(body: ChatRequest) -> None:
     check_logprobs("top_logprobs", body.top_logprobs)
     if body.top_logprobs and not body.logprobs:
         raise RequestError("top_logprobs needs logprobs=true", "set logprobs", param="top_logprobs")
-    refuse_forced_tools({"function_call": body.function_call})
+    if body.function_call not in (None, "none", "auto"):
+        raise RequestError(
+            "function_call is not supported by this server", "send tools and tool_choice", param="function_call"
+        )
     read_tool_choice(body)
 
 

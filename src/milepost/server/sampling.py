@@ -90,13 +90,6 @@ def refuse_constraints(body: Generation) -> None:
             raise _cannot(name, name)
 
 
-def refuse_forced_tools(choices: Mapping[str, str | dict[str, Any] | None]) -> None:
-    """`choices`: field name to value. The model may be shown tools; it cannot be made to use one."""
-    for name, choice in choices.items():
-        if choice not in (None, "none", "auto"):
-            raise _cannot(name, f"{name} other than none or auto")
-
-
 def _cannot(param: str, what: str) -> RequestError:
     return RequestError(f"{what} is not supported by this server", f"leave {param} out", param=param)
 
