@@ -57,7 +57,9 @@ def test_prewarm_pin_show_and_unpin(
     assert main(["cache", "unpin", name, "--url", url]) == 0
     assert (engine.pins, capsys.readouterr().out) == ({}, f"{name} is not pinned any more\n")
     assert main(["cache", "unpin", name, "--url", url]) == 2
-    assert capsys.readouterr().err == ("error: no prefix of this id is pinned\nhint: GET /cache/prefixes lists them\n")
+    assert capsys.readouterr().err == (
+        "error: no prefix of this id is pinned\nhint: GET /cache/prefixes lists them, and so does milepost cache show\n"
+    )
 
 
 def test_a_chat_from_stdin(
@@ -67,6 +69,15 @@ def test_a_chat_from_stdin(
     assert main(["cache", "prewarm", "-", "--json", "--url", url]) == 0
     assert json.loads(capsys.readouterr().out)["num_tokens"] == 20
     assert engine.warmed[0][0]["prompt"] == "<system>Be brief.[f]"
+
+
+def test_a_file_may_ask_for_its_pin(engine: FakeEngine, url: str, tmp_path: Path) -> None:
+    file = tmp_path / "pinned.json"
+    for asked, args, pinned in ((True, [], 1), (True, ["--no-pin"], 0), (False, ["--pin"], 1), (False, [], 0)):
+        engine.pins.clear()
+        file.write_text(json.dumps({**CHAT, "pin": asked}))
+        assert main(["cache", "prewarm", str(file), *args, "--url", url]) == 0
+        assert len(engine.pins) == pinned
 
 
 def test_as_json(url: str, capsys: pytest.CaptureFixture[str]) -> None:

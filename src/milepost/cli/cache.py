@@ -38,7 +38,10 @@ def show(url: Url = DEFAULT_URL, api_key: Key = None, as_json: AsJson = False) -
 @app.command("prewarm")
 def prewarm(
     file: Annotated[str, typer.Argument(help="Text, or JSON: messages, or a request's body; - is stdin.")],
-    pin: Annotated[bool, typer.Option("--pin", help="It stays until it is unpinned, or the server ends.")] = False,
+    pin: Annotated[
+        bool | None,
+        typer.Option(help="It stays until it is unpinned, or the server ends.", show_default="as the file says"),
+    ] = None,
     url: Url = DEFAULT_URL,
     api_key: Key = None,
     as_json: AsJson = False,
@@ -46,7 +49,7 @@ def prewarm(
     """Compute a prompt, or the beginning of chats, into the cache, and generate nothing."""
     from milepost.cli.prompt_files import read_body, read_file
 
-    body = {**read_body(file, read_file(file)), "pin": pin}
+    body = read_body(file, read_file(file)) | ({} if pin is None else {"pin": pin})
     told = ask_json(url, "/cache/prefixes", api_key, fields=WARM, body=body, timeout_s=None)
     if as_json:
         print(json.dumps(told))

@@ -62,7 +62,10 @@ async def unpin(request: Request, prefix_id: str) -> Response:
     owner = None if state.is_operator(request) else state.scope_of(request, "")
     if not await until_hangup(request, state.engine.unpin(prefix_id, owner)):
         raise RequestError(
-            "no prefix of this id is pinned", "GET /cache/prefixes lists them", status=404, code="prefix_not_found"
+            "no prefix of this id is pinned",
+            "GET /cache/prefixes lists them, and so does milepost cache show",
+            status=404,
+            code="prefix_not_found",
         )
     return ApiResponse({"id": prefix_id, "object": KIND, "deleted": True})
 
