@@ -8,7 +8,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from milepost.engine.async_llm import AsyncLLM as AsyncLLM
     from milepost.engine.llm import LLM as LLM
+    from milepost.outputs import CacheReport as CacheReport
     from milepost.outputs import CompletionOutput as CompletionOutput
+    from milepost.outputs import PinnedPrefix as PinnedPrefix
+    from milepost.outputs import PrewarmOutput as PrewarmOutput
     from milepost.outputs import RequestOutput as RequestOutput
     from milepost.sampling_params import SamplingParams as SamplingParams
     from milepost.structured_outputs import StructuredOutputsParams as StructuredOutputsParams
@@ -17,8 +20,11 @@ __version__ = "0.1.0.dev0"
 
 _HOMES = {
     "AsyncLLM": "milepost.engine.async_llm",
+    "CacheReport": "milepost.outputs",
     "CompletionOutput": "milepost.outputs",
     "LLM": "milepost.engine.llm",
+    "PinnedPrefix": "milepost.outputs",
+    "PrewarmOutput": "milepost.outputs",
     "RequestOutput": "milepost.outputs",
     "SamplingParams": "milepost.sampling_params",
     "StructuredOutputsParams": "milepost.structured_outputs",

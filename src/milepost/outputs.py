@@ -87,14 +87,11 @@ class PrewarmOutput:
 
 @dataclass(frozen=True, slots=True)
 class PinnedPrefix:
-    """`num_bytes`: of its keys and values and of one recurrent state, counted whole also where prefixes share. `owner`:
-    who pinned it; `request_id`: with which request."""
+    """`num_bytes`: of its keys and values and of one recurrent state, counted whole also where prefixes share."""
 
     id: str
     num_tokens: int
     num_bytes: int
-    owner: str = ""
-    request_id: str = ""
 
 
 @dataclass(slots=True)

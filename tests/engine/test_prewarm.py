@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import threading
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import pytest
 import torch
@@ -357,14 +357,64 @@ def test_who_hangs_up_once_it_is_pinned_leaves_no_pin(monkeypatch: pytest.Monkey
 
 
 def test_one_who_hangs_up_takes_no_pin_of_another() -> None:
+    for gone in itertools.permutations(("warm", "again")):
+        engine = engine_of("llama")
+        prewarm(engine, PREFIX, pin=True)
+        engine.prewarm("again", read_prompt(PREFIX, engine.model), pin=PinFor())
+        drain(engine)
+        engine.prefixes.withdraw(gone[0])
+        assert len(engine.prefixes.pinned()) == 1, "the other is told that it is pinned"
+        engine.prefixes.withdraw(gone[1])
+        assert engine.prefixes.pinned() == []
+
+
+def test_what_one_was_told_stays_when_others_hang_up() -> None:
     engine = engine_of("llama")
     prewarm(engine, PREFIX, pin=True)
+    engine.prefixes.heard("warm")
     engine.prewarm("again", read_prompt(PREFIX, engine.model), pin=PinFor())
     drain(engine)
-    engine.prefixes.withdraw("again")
+    for name in ("again", "warm"):
+        engine.prefixes.withdraw(name)
     assert len(engine.prefixes.pinned()) == 1
-    engine.prefixes.withdraw("warm")
-    assert engine.prefixes.pinned() == []
+
+
+def test_an_event_loops_caller_who_was_told_keeps_its_pin() -> None:
+    llm = AsyncLLM(engine_of("llama"))
+
+    async def run() -> None:
+        await llm.prewarm(PREFIX, "warm", pin=True)
+        await llm.prewarm(PREFIX, "again", pin=True)
+        await llm._ask(lambda: [llm._engine.prefixes.withdraw(name) for name in ("again", "warm")])
+        assert len(await llm.pinned_prefixes()) == 1
+
+    try:
+        asyncio.run(run())
+    finally:
+        llm.shutdown()
+
+
+def test_asking_again_takes_no_pin_from_its_owner() -> None:
+    engine = engine_of("llama")
+    prewarm(engine, PREFIX, pin=True, owner="me")
+    prewarm(engine, PREFIX, pin=True, owner="you")
+    assert (len(engine.prefixes.pinned("me")), engine.prefixes.pinned("you")) == (1, [])
+
+
+def test_a_prefix_that_is_too_large_alone_is_told_so() -> None:
+    engine = engine_of("llama", num_tokens=256)
+    with pytest.raises(RequestError, match=r"more than the .* that you may pin in all") as told:
+        prewarm(engine, PREFIX, pin=True)
+    assert "unpin" not in told.value.hint
+    assert (told.value.status, told.value.code) == (409, "pin_limit_exceeded")
+
+
+def test_what_is_public_of_prefixes() -> None:
+    import milepost
+
+    assert milepost.PrewarmOutput is PrewarmOutput
+    assert milepost.CacheReport.__module__ == "milepost.outputs"
+    assert [field.name for field in fields(milepost.PinnedPrefix)] == ["id", "num_tokens", "num_bytes"]
 
 
 def test_questions_to_an_engine_that_has_stopped_are_answered() -> None:

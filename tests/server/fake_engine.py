@@ -89,6 +89,7 @@ class FakeEngine:
         self.report: CacheReport | None = None
         self.warmed: list[tuple[dict[str, Any], bool | PinFor, str]] = []
         self.pins: dict[str, PinnedPrefix] = {}
+        self.owners: dict[str, str] = {}
         self.shut_down = False
         self._seen: set[tuple[str, tuple[int, ...]]] = set()
 
@@ -154,11 +155,11 @@ class FakeEngine:
         if isinstance(pin, PinFor):
             if len(ids) > 200:
                 raise RequestError("pinning is too much", "unpin one", status=409, code="pin_limit_exceeded")
-            self.pins[name] = PinnedPrefix(name, len(ids), len(ids), pin.owner, request_id)
+            self.pins[name], self.owners[name] = PinnedPrefix(name, len(ids), len(ids)), pin.owner
         return PrewarmOutput(name, len(ids), 0, len(ids) // 16 * 16, name in self.pins)
 
     async def pinned_prefixes(self, owner: str | None = None) -> list[PinnedPrefix]:
-        return [prefix for prefix in self.pins.values() if owner in (None, prefix.owner)]
+        return [prefix for prefix in self.pins.values() if owner in (None, self.owners[prefix.id])]
 
     async def unpin(self, prefix: str, owner: str | None = None) -> bool:
         mine = [pinned.id for pinned in await self.pinned_prefixes(owner)]

@@ -153,7 +153,9 @@ class AsyncLLM:
         try:
             async with contextlib.aclosing(self._outputs(request_id, add)) as outputs:
                 (output,) = [output async for output in outputs]
-            return await self._ask(lambda: self._engine.prewarmed(output, cache_salt))
+            warm = await self._ask(lambda: self._engine.prewarmed(output, cache_salt))
+            self._inbox.put(lambda: self._engine.prefixes.heard(request_id))
+            return warm
         except asyncio.CancelledError:  # nobody hears what was pinned
             self._inbox.put(lambda: self._engine.prefixes.withdraw(request_id))
             raise

@@ -117,6 +117,7 @@ class LLM:
             self.engine.abort(request_id)
         if output.error is not None:
             raise output.error
+        self.engine.prefixes.heard(request_id)
         return self.engine.prewarmed(output)
 
     def unpin(self, prefix: str | PrewarmOutput) -> bool:

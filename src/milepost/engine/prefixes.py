@@ -28,8 +28,19 @@ class Asked:
     """A pin that waits until its tokens are computed; its bytes are spoken for."""
 
     prefix: PinnedPrefix
+    owner: str
     tokens: Sequence[int]
     scope: str
+
+
+@dataclass(frozen=True, slots=True)
+class Pin:
+    """`owner`: who pinned it first; `unheard`: requests that asked for it while nobody has been told yet that it is
+    pinned. Empty: somebody has."""
+
+    prefix: PinnedPrefix
+    owner: str
+    unheard: frozenset[str]
 
 
 class Prefixes:
@@ -38,7 +49,7 @@ class Prefixes:
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler, self._cache = scheduler, scheduler.cache
-        self._pinned: dict[str, PinnedPrefix] = {}
+        self._pins: dict[str, Pin] = {}
         self._asked: dict[str, Asked] = {}
 
     def ask(self, tokens: Sequence[int], scope: str, pin: PinFor) -> Asked:
@@ -50,9 +61,9 @@ class Prefixes:
                 param="prompt",
             )
         num_bytes = self._cache.memory.prefix_bytes(len(tokens))
-        prefix = PinnedPrefix(prefix_id(scope, tokens), len(tokens), num_bytes, pin.owner)
+        prefix = PinnedPrefix(prefix_id(scope, tokens), len(tokens), num_bytes)
         self._check_room(prefix, pin)
-        return Asked(prefix, tokens, scope)
+        return Asked(prefix, pin.owner, tokens, scope)
 
     def expect(self, request_id: str, asked: Asked) -> None:
         """The request that computes it is in line."""
@@ -63,23 +74,35 @@ class Prefixes:
         asked = self._asked.pop(request_id, None)
         if asked is None or not computed:
             return
-        name, known = asked.prefix.id, self.is_pinned(asked.prefix.id)
-        if self._cache.pins.add(name, asked.tokens, asked.scope) and not known:
-            self._pinned[name] = replace(asked.prefix, request_id=request_id)
+        name = asked.prefix.id
+        known = self._pins.get(name) if self.is_pinned(name) else None
+        if not self._cache.pins.add(name, asked.tokens, asked.scope):
+            return
+        if known is None:
+            self._pins[name] = Pin(asked.prefix, asked.owner, frozenset({request_id}))
+        elif known.unheard:
+            self._pins[name] = replace(known, unheard=known.unheard | {request_id})
+
+    def heard(self, request_id: str) -> None:
+        """Whoever sent this request knows that its prefix is pinned: it stays, whoever else hangs up."""
+        for pin in self._alive():
+            if request_id in pin.unheard:
+                self._pins[pin.prefix.id] = replace(pin, unheard=frozenset())
 
     def withdraw(self, request_id: str) -> None:
-        """Undoes the pin that this request made, if it made one."""
-        for prefix in self.pinned():
-            if prefix.request_id == request_id:
-                self.unpin(prefix.id)
+        """Whoever sent this request has gone: undoes its pin, unless others asked for the same."""
+        for pin in self._alive():
+            if pin.unheard == {request_id}:
+                self.unpin(pin.prefix.id)
+            elif request_id in pin.unheard:
+                self._pins[pin.prefix.id] = replace(pin, unheard=pin.unheard - {request_id})
 
     def is_pinned(self, name: str) -> bool:
         return name in self._cache.pins
 
     def pinned(self, owner: str | None = None) -> list[PinnedPrefix]:
         """Those of `owner` (None: all) that are pinned still, in the order in which they were."""
-        self._pinned = {name: prefix for name, prefix in self._pinned.items() if name in self._cache.pins}
-        return [prefix for prefix in self._pinned.values() if owner in (None, prefix.owner)]
+        return [pin.prefix for pin in self._alive() if owner in (None, pin.owner)]
 
     def max_bytes(self, num_owners: int = 1) -> int:
         """What one of `num_owners` may pin."""
@@ -90,18 +113,30 @@ class Prefixes:
         known = any(prefix.id == name for prefix in self.pinned(owner))
         return known and self._scheduler.unpin(name)
 
+    def _alive(self) -> list[Pin]:
+        """Without those that yielded to a request, or were forgotten with the cache."""
+        self._pins = {name: pin for name, pin in self._pins.items() if name in self._cache.pins}
+        return list(self._pins.values())
+
     def _check_room(self, prefix: PinnedPrefix, pin: PinFor) -> None:
-        counted = {one.id: one for one in (*self.pinned(), *(asked.prefix for asked in self._asked.values()))}
+        held: list[Pin | Asked] = [*self._alive(), *self._asked.values()]
+        counted = {one.prefix.id: one for one in held}
         if prefix.id in counted:
             return
-        own = sum(one.num_bytes for one in counted.values() if one.owner == pin.owner)
-        total, limit = sum(one.num_bytes for one in counted.values()), self.max_bytes(pin.num_owners)
+        own = sum(one.prefix.num_bytes for one in counted.values() if one.owner == pin.owner)
+        total, limit = sum(one.prefix.num_bytes for one in counted.values()), self.max_bytes(pin.num_owners)
+        if prefix.num_bytes > limit:
+            raise _limited(prefix, f"more than the {size(limit)} that you may pin in all", "pin a shorter one, or")
         if own + prefix.num_bytes > limit or total + prefix.num_bytes > self.max_bytes():
-            raise RequestError(
-                f"pinning {prefix.num_tokens} tokens takes {size(prefix.num_bytes)}: {size(own)} of the {size(limit)} "
-                "that you may pin are pinned already",
-                "unpin one (GET /cache/prefixes lists them), or start the server with more --kv-cache-memory-bytes",
-                status=409,
-                code="pin_limit_exceeded",
-                param="pin",
-            )
+            taken = f"{size(own)} of the {size(limit)} that you may pin are pinned already"
+            raise _limited(prefix, taken, "unpin one (GET /cache/prefixes lists them), or")
+
+
+def _limited(prefix: PinnedPrefix, why: str, hint: str) -> RequestError:
+    return RequestError(
+        f"pinning {prefix.num_tokens} tokens takes {size(prefix.num_bytes)}: {why}",
+        f"{hint} start with more --kv-cache-memory-bytes",
+        status=409,
+        code="pin_limit_exceeded",
+        param="pin",
+    )
