@@ -25,7 +25,7 @@ def bench(
 
     from milepost.bench.measure import Bench
     from milepost.config import EngineConfig
-    from milepost.engine.build import assemble, set_threads
+    from milepost.engine.build import assemble, set_threads, settle
     from milepost.models.loader.load import load_model, resolve_dtype
     from milepost.models.loader.random_weights import random_source
 
@@ -34,6 +34,7 @@ def bench(
     source = random_source(shapes.config_of(shape), shape)
     loaded = load_model(source, resolve_dtype(dtype, source), torch.device("cpu"))
     engine = assemble(loaded, config)
+    settle()
     table = Table(title=f"{shape}, {dtype}, {torch.get_num_threads()} threads, median of {repeats}", box=None)
     for title in ("measurement", "value", "unit", "spread"):
         table.add_column(title, justify="left" if title in ("measurement", "unit") else "right")

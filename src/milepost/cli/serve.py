@@ -143,6 +143,7 @@ def _run(
     def load(report: Callable[[int, int], None]) -> Engine:
         from milepost.cli.progress import loading_bar
         from milepost.engine.async_llm import AsyncLLM
+        from milepost.engine.build import settle
 
         with loading_bar() as show:
 
@@ -156,6 +157,7 @@ def _run(
         except BaseException:
             engine.shutdown()
             raise
+        settle()
         return engine
 
     def on_ready() -> None:
