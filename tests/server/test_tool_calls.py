@@ -224,3 +224,12 @@ def test_the_client_s_own_reading_of_a_tool(client: openai.OpenAI):
     tools = [openai.pydantic_function_tool(weather)]
     calls = client.chat.completions.parse(model="fake", messages=ASK, tools=tools).choices[0].message.tool_calls
     assert [call.function.parsed_arguments for call in calls] == [weather(city="Paris"), weather(city="Rome")]
+
+
+def test_what_is_only_known_at_the_end_comes_before_the_reason():
+    """A call without its last brace is one once nothing more comes: name, arguments and the end in one step."""
+    with talking(f'<tool_call>{{"name": "weather", "arguments": {ARGUMENTS}') as (client, _):
+        chunks = list(client.chat.completions.create(model="fake", messages=ASK, tools=TOOLS, stream=True))
+    assert [chunk.choices[0].finish_reason for chunk in chunks] == [None] * (len(chunks) - 1) + ["tool_calls"]
+    calls = [call for chunk in chunks for call in chunk.choices[0].delta.tool_calls or ()]
+    assert [(call.function.name, call.function.arguments) for call in calls] == [("weather", ""), (None, ARGUMENTS)]
