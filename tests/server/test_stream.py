@@ -1,6 +1,7 @@
 """Clients that hang up, and streams read together."""
 
 import asyncio
+import contextlib
 import json
 import socket
 from collections.abc import AsyncGenerator, Iterator
@@ -11,7 +12,7 @@ import httpx
 import pytest
 from fake_engine import FakeEngine, serving, state_of, wait_until
 
-from milepost.server.stream import merge
+from milepost.server.stream import merge, with_pauses
 
 CHAT = {"messages": [{"role": "user", "content": "q"}]}
 PROMPTS = {"prompt": ["a", "b", "c"], "n": 2, "max_tokens": 200}
@@ -110,3 +111,33 @@ def test_merge_closes_all_streams_when_one_fails_or_the_reader_leaves():
     closed.clear()
     asyncio.run(leave(closed))
     assert sorted(closed) == [0, 5]
+
+
+def test_pauses_are_told_and_nothing_is_lost():
+    async def slow(closed: list[int]) -> AsyncGenerator[int, None]:
+        try:
+            for number in range(3):
+                await asyncio.sleep(0.05 if number == 1 else 0)
+                yield number
+            raise ValueError("bad")
+        finally:
+            closed.append(1)
+
+    async def read(seconds: float, closed: list[int], number: int = 99) -> list[int | None]:
+        found: list[int | None] = []
+        async with aclosing(with_pauses(slow(closed), seconds)) as items:
+            with contextlib.suppress(ValueError):
+                async for item in items:
+                    found.append(item)
+                    if len(found) == number:
+                        break
+        return found
+
+    closed: list[int] = []
+    paused = asyncio.run(read(0.01, closed))
+    assert paused[:2] == [0, None]
+    assert [item for item in paused if item is not None] == [0, 1, 2]
+    for never in (0, -1):
+        assert asyncio.run(read(never, closed)) == [0, 1, 2]
+    assert asyncio.run(read(0.01, closed, number=2)) == [0, None], "left while the next is awaited"
+    assert len(closed) == 4

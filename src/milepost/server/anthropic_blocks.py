@@ -23,8 +23,8 @@ def blocks_of(content: Any, where: str) -> list[Block]:
     return content
 
 
-def bad(where: str, problem: str) -> RequestError:
-    return RequestError(f"{where}: {problem}", "change it", param=where.partition(".")[0])
+def bad(where: str, problem: str, hint: str = "change it") -> RequestError:
+    return RequestError(f"{where}: {problem}", hint, param=where.partition(".")[0])
 
 
 def text_parts(blocks: Sequence[Block], where: str) -> list[dict[str, Any]]:
@@ -78,7 +78,8 @@ def _text_part(block: Block, where: str) -> dict[str, Any]:
     if kind == "document" and isinstance(source := block.get("source"), dict) and source.get("type") == "text":
         return {"type": "text", "text": _string(source, "data", f"{where}.source"), **_control(block)}
     if kind != "text":
-        raise bad(where, f"this model reads text only, and this is a block of type {str(kind)[:40]!r}")
+        problem = f"this model reads text only, and this is a block of type {str(kind)[:40]!r}"
+        raise bad(where, problem, "send what it says as text, or leave it out")
     return {"type": "text", "text": _string(block, "text", where), **_control(block)}
 
 
