@@ -4,26 +4,28 @@ from __future__ import annotations
 
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from fake_engine import BOS, FakeTokenizer
 
-from milepost.cli.prompt_files import FilePrompt, read_file, read_prompt
+from milepost.cli.prompt_files import FileModel, FilePrompt, read_file, read_prompt
 from milepost.engine.chat import ChatTemplate
 from milepost.errors import ConfigError, RequestError
 
 TEMPLATE = ChatTemplate(
-    "{% for m in messages %}<{{ m.content }}>{% endfor %}{% for t in tools or [] %}[{{ t.name }}]{% endfor %}"
+    "{% for m in messages %}<{{ m.content }}>{% endfor %}{% for t in tools or [] %}[{{ t.function.name }}]{% endfor %}"
     "{% if add_generation_prompt %}!{% endif %}{{ mood }}"
 )
+MODEL = FileModel(FakeTokenizer(), TEMPLATE, 258)  # type: ignore[arg-type]
 MESSAGES = [{"role": "user", "content": "Where?"}]
 
 
 def read(content: Any, name: str = "a.json") -> FilePrompt:
     text = content if isinstance(content, str) else json.dumps(content)
-    return read_prompt(name, text, FakeTokenizer(), TEMPLATE)  # type: ignore[arg-type]
+    return read_prompt(name, text, MODEL)
 
 
 def test_text_and_ids() -> None:
@@ -36,7 +38,11 @@ def test_text_and_ids() -> None:
 def test_messages_go_through_the_template() -> None:
     assert (read(MESSAGES).text, read(MESSAGES).ids) == ("<Where?>!", list(b"<Where?>!"))
     assert read({"messages": MESSAGES, "model": "x"}).text == "<Where?>!"
-    body = {"messages": MESSAGES, "tools": [{"name": "f"}], "chat_template_kwargs": {"mood": "glad"}}
+    body = {
+        "messages": MESSAGES,
+        "tools": [{"type": "function", "function": {"name": "f"}}, {"type": "web_search"}],
+        "chat_template_kwargs": {"mood": "glad"},
+    }
     assert read(body).text == "<Where?>[f]!glad"
     assert read({"messages": MESSAGES, "add_generation_prompt": False}).text == "<Where?>"
     continued = [*MESSAGES, {"role": "assistant", "content": "In"}]
@@ -59,12 +65,22 @@ def test_text_that_looks_like_json_stays_text(text: str) -> None:
 def test_what_cannot_be_read() -> None:
     with pytest.raises(ConfigError, match=r"a\.json is not valid JSON"):
         read('{"messages": [')
-    with pytest.raises(RequestError, match="messages"):
+    with pytest.raises(ConfigError, match=r"a\.json: messages\.0\.role"):
         read({"messages": [{"content": "Where?"}]})
+    for wrong in ({"chat_template_kwargs": 5}, {"tools": 5}, {"messages": "Where?"}, {"add_generation_prompt": "oh"}):
+        with pytest.raises(ConfigError, match=r"a\.json: "):
+            read({"messages": MESSAGES, **wrong})
+    with pytest.raises(RequestError, match="chat_template_kwargs cannot hold messages"):
+        read({"messages": MESSAGES, "chat_template_kwargs": {"messages": []}})
+    with pytest.raises(RequestError, match="messages is empty"):
+        read({"messages": []})
+    for ids in ([258], [-1], [65, 999_999]):
+        with pytest.raises(ConfigError, match=r"is not in the vocabulary \(0 to 257\)"):
+            read({"prompt": ids})
     with pytest.raises(ConfigError, match="prompt must be"):
         read({"prompt": ["a", "b"]})
     with pytest.raises(RequestError, match="no chat template") as refused:
-        read_prompt("a", json.dumps(MESSAGES), FakeTokenizer(), None)  # type: ignore[arg-type]
+        read_prompt("a", json.dumps(MESSAGES), replace(MODEL, chat_template=None))
     assert "--chat-template" in refused.value.hint
 
 

@@ -19,8 +19,7 @@ from milepost.errors import ConfigError, ModelError
 
 if TYPE_CHECKING:
     from milepost.cli.comparison import Policy
-    from milepost.engine.chat import ChatTemplate
-    from milepost.engine.tokenizer import Tokenizer
+    from milepost.cli.prompt_files import FileModel
 
 
 def explain(
@@ -70,24 +69,22 @@ def _compared(model: str, a: str, b: str, chat_template: str | None, interval: i
         raise ConfigError("only one of the prompts can come from stdin", "give a file for the other")
     Retention(interval)
     contents = read_file(a), read_file(b)
-    policy, tokenizer, template = _opened(model, chat_template, interval)
-    first, second = (
-        read_prompt(name, content, tokenizer, template) for name, content in zip((a, b), contents, strict=True)
-    )
+    policy, opened = _opened(model, chat_template, interval)
+    template = opened.chat_template
+    first, second = (read_prompt(name, content, opened) for name, content in zip((a, b), contents, strict=True))
     found = compare(first.ids, second.ids, policy, first.places)
     message = message_at(second, template, common_text(first.text, second.text))
     told = causes(first, second, template)
     dense = compare(first.ids, second.ids, replace(policy, interval=None), first.places).num_resumed
     if dense > found.num_resumed:
         told.append(f"--prefix-cache-retention-interval {interval}: states at each 64 tokens would resume {dense:,}")
-    return Explanation(model, policy, tokenizer, first, second, found, message, told)
+    return Explanation(model, policy, opened.tokenizer, first, second, found, message, told)
 
 
-def _opened(
-    model: str, chat_template: str | None, interval: int | None
-) -> tuple[Policy, Tokenizer, ChatTemplate | None]:
+def _opened(model: str, chat_template: str | None, interval: int | None) -> tuple[Policy, FileModel]:
     """What a model's files say without its weights."""
     from milepost.cli.comparison import Policy
+    from milepost.cli.prompt_files import FileModel
     from milepost.engine.build import chat_template_of
     from milepost.engine.tokenizer import Tokenizer
     from milepost.models.loader.load import open_model
@@ -97,9 +94,11 @@ def _opened(
     source = open_model(model)
     if source.tokenizer is None:
         raise ModelError(f"{model} has no tokenizer: {source.tokenizer_problem}", "choose a model with one")
-    specs = build_on_meta(source.config, len(source.tensors.names())).layer_specs()
+    built = build_on_meta(source.config, len(source.tensors.names()))
+    specs = built.layer_specs()
     policy = Policy(kv_block_bytes(specs, 2) > 0, checkpoint_bytes(specs, 2) > 0, interval)
-    return policy, Tokenizer(source.tokenizer, source.eos_token_ids), chat_template_of(source, chat_template)
+    tokenizer = Tokenizer(source.tokenizer, source.eos_token_ids)
+    return policy, FileModel(tokenizer, chat_template_of(source, chat_template), built.vocab_size)
 
 
 def _requests(url: str, api_key: str | None, last: int, as_json: bool) -> None:

@@ -15,8 +15,16 @@ from milepost.errors import ConfigError, RequestError
 if TYPE_CHECKING:
     from milepost.engine.chat import ChatTemplate
     from milepost.engine.tokenizer import Tokenizer
+    from milepost.server.schemas import PrefixRequest
 
-OF_THE_TEMPLATE = ("add_generation_prompt", "continue_final_message")
+
+@dataclass(frozen=True)
+class FileModel:
+    """What of a model's files makes prompts."""
+
+    tokenizer: Tokenizer
+    chat_template: ChatTemplate | None
+    vocab_size: int
 
 
 @dataclass(frozen=True)
@@ -48,33 +56,50 @@ def read_body(name: str, content: str) -> dict[str, Any]:
     return _body(name, content) or {"prompt": content}
 
 
-def read_prompt(name: str, content: str, tokenizer: Tokenizer, template: ChatTemplate | None) -> FilePrompt:
+def read_request(name: str, body: dict[str, Any]) -> PrefixRequest:
+    """As a server would check it. ConfigError that names the file and the field."""
+    from pydantic import ValidationError
+
+    from milepost.server.schemas import PrefixRequest
+
+    try:
+        return PrefixRequest.model_validate(body)
+    except ValidationError as error:
+        found = error.errors(include_url=False, include_input=False)[0]
+        field = ".".join(str(part) for part in found["loc"])
+        raise ConfigError(f"{name}: {field}: {found['msg']}", "mend the file") from None
+
+
+def read_prompt(name: str, content: str, model: FileModel) -> FilePrompt:
     """The prompt that a server would make of `content`. Messages, in a list or in the body of a request, go through the
     template; the `prompt` of a body, and all other content, is text (or token ids) as it is."""
-    body = _body(name, content)
-    if body is None or "messages" not in body:
-        found = _plain(name, content if body is None else body["prompt"], tokenizer)
-        breakpoints = read_breakpoints((body or {}).get("cache_breakpoints"), len(found.ids))
-        return replace(found, places=Places((), breakpoints))
+    request = read_request(name, read_body(name, content))
+    if request.messages is None:
+        found = _plain(name, request.prompt, model)
+        return replace(found, places=Places((), read_breakpoints(request.cache_breakpoints, len(found.ids))))
+    from milepost.server.prompts import for_template
+
+    template = model.chat_template
     if template is None:
         raise RequestError("this model has no chat template", "give one with --chat-template FILE")
-    continues = bool(body.get("continue_final_message"))
-    settings: dict[str, Any] = {"add_generation_prompt": not continues}
-    settings |= {key: body[key] for key in OF_THE_TEMPLATE if body.get(key) is not None}
-    settings |= body.get("chat_template_kwargs") or {}
-    tools = body.get("tools") or None
-    text = template.render(body["messages"], tools=tools, **settings)
-    places = template.places(text, body["messages"], tools=tools, **settings)
-    ids, places = tokenizer.encode_with(places, text, add_special_tokens=bool(body.get("add_special_tokens")))
-    return FilePrompt(name, text, ids, body["messages"], tools, settings, places)
+    messages, options = for_template(model, template, request.messages, request)
+    text = template.render(messages, **options)
+    special = bool(request.add_special_tokens)
+    ids, places = model.tokenizer.encode_with(template.places(text, messages, **options), text, special)
+    tools = options.pop("tools")
+    return FilePrompt(name, text, ids, messages, tools, options, places)
 
 
-def _plain(name: str, prompt: Any, tokenizer: Tokenizer) -> FilePrompt:
+def _plain(name: str, prompt: Any, model: FileModel) -> FilePrompt:
     if isinstance(prompt, str):
-        return FilePrompt(name, prompt, tokenizer.encode(prompt))
-    if isinstance(prompt, list) and all(isinstance(token, int) and 0 <= token < 2**31 for token in prompt):
-        return FilePrompt(name, tokenizer.decode(prompt, skip_special_tokens=False), prompt)
-    raise ConfigError(f"{name}: prompt must be text or a list of token ids", "give one prompt in a file")
+        return FilePrompt(name, prompt, model.tokenizer.encode(prompt))
+    if not isinstance(prompt, list) or not all(type(token) is int for token in prompt):
+        raise ConfigError(f"{name}: prompt must be text or a list of token ids", "give one prompt in a file")
+    strange = next((token for token in prompt if not 0 <= token < model.vocab_size), None)
+    if strange is not None:
+        last = model.vocab_size - 1
+        raise ConfigError(f"{name}: token id {strange} is not in the vocabulary (0 to {last})", "mend the file")
+    return FilePrompt(name, model.tokenizer.decode(prompt, skip_special_tokens=False), prompt)
 
 
 def _body(name: str, content: str) -> dict[str, Any] | None:

@@ -114,17 +114,12 @@ def serve(
 
 def _prefix(name: str) -> PrefixRequest:
     """Read before the model is loaded, so that a wrong file is told at once."""
-    from pydantic import ValidationError
+    from milepost.cli.prompt_files import read_body, read_file, read_request
 
-    from milepost.cli.prompt_files import read_body, read_file
-    from milepost.server.schemas import PrefixRequest
-
-    try:
-        return PrefixRequest.model_validate(read_body(name, read_file(name)))
-    except ValidationError as error:
-        found = error.errors(include_url=False, include_input=False)[0]
-        field = ".".join(str(part) for part in found["loc"])
-        raise ConfigError(f"--prewarm {name}: {field}: {found['msg']}", "mend the file") from None
+    found = read_request(f"--prewarm {name}", read_body(name, read_file(name)))
+    if found.pin is False:
+        raise ConfigError(f"--prewarm {name}: pin is false, and --prewarm pins", "leave pin out of the file")
+    return found
 
 
 def _run(

@@ -11,7 +11,7 @@ from milepost.server.parsers.family import Family, Traits
 from milepost.server.parsers.plain import PLAIN
 from milepost.server.parsers.reasoning import Thinking, thinking_of
 from milepost.server.parsers.registry import family_of
-from milepost.server.state import ChatTemplate, Engine, Tokenizer
+from milepost.server.state import ChatTemplate, Model, Tokenizer
 from milepost.structured_outputs import CallForm
 
 
@@ -30,7 +30,7 @@ class Dialect:
     think_ids: tuple[int, int] | None = None
 
 
-def dialect_of(engine: Engine) -> Dialect:
+def dialect_of(engine: Model) -> Dialect:
     """A model without template or tokenizer has none that matters."""
     return _dialect(cast(Hashable, engine.chat_template), cast(Hashable, engine.tokenizer))
 

@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
 
-from milepost.engine.places import NOWHERE, Places, read_breakpoints
+from milepost.engine.places import NOWHERE, Places, kept, read_breakpoints
 from milepost.errors import MilepostError, RequestError
 from milepost.server.dialect import dialect_of
 from milepost.server.message_text import with_calls_spelled
 from milepost.server.schemas import Message
-from milepost.server.state import ChatTemplate, Engine, Tokenizer
+from milepost.server.state import ChatTemplate, Engine, Model, Tokenizer
 
 T = TypeVar("T")
 
@@ -63,16 +63,10 @@ async def read_conversation(engine: Engine, conversation: Sequence[Message], ask
     template, tokenizer = engine.chat_template, engine.tokenizer
     if template is None or tokenizer is None:
         raise RequestError("this model has no chat template", "use /v1/completions, or start with --chat-template FILE")
-    messages = [_message(i, message) for i, message in enumerate(conversation)]
-    if not messages:
-        raise RequestError("messages is empty", "send at least one message", param="messages")
-    if not template.shows_calls(bool(known_tools(asked.tools))):
-        messages = [with_calls_spelled(message, dialect_of(engine)) for message in messages]
-    kwargs = _template_kwargs(asked)
+    messages, options = for_template(engine, template, conversation, asked)
     size = sum(len(str(message)) for message in messages)
 
     def read() -> Prompt:
-        options = {"tools": known_tools(asked.tools) or None} | kwargs
         text = _render(template, messages, options)
         _check_length(text, engine, "messages")
         places = template.places(text, messages, **options)
@@ -80,6 +74,19 @@ async def read_conversation(engine: Engine, conversation: Sequence[Message], ask
         return Prompt(text, ids, places)
 
     return await _aside(size, read)
+
+
+def for_template(
+    model: Model, template: ChatTemplate, conversation: Sequence[Message], asked: TemplateFields
+) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Checked messages in the form that `template`, the model's, is to read, and the options of its `render`."""
+    messages = [_message(i, message) for i, message in enumerate(conversation)]
+    if not messages:
+        raise RequestError("messages is empty", "send at least one message", param="messages")
+    tools = known_tools(asked.tools) or None
+    if not template.shows_calls(bool(tools)):
+        messages = [with_calls_spelled(message, dialect_of(model)) for message in messages]
+    return messages, {"tools": tools} | _template_kwargs(asked)
 
 
 async def read_prompts(engine: Engine, prompt: Any, *, add_special_tokens: bool) -> list[Prompt]:
@@ -127,8 +134,12 @@ def _named(function: Mapping[str, Any]) -> bool:
 
 
 def with_breakpoints(prompts: Sequence[Prompt], breakpoints: Any) -> list[Prompt]:
-    """Prompts with a client's `cache_breakpoints`, which count for each. Raises `RequestError`."""
-    return [replace(one, places=Places((), read_breakpoints(breakpoints, len(one.ids)))) for one in prompts]
+    """Prompts with a client's `cache_breakpoints`, which count for each, beside their own. Raises `RequestError`."""
+    named = [read_breakpoints(breakpoints, len(one.ids)) for one in prompts]
+    return [
+        replace(one, places=Places(one.places.boundaries, kept((*one.places.breakpoints, *more))))
+        for one, more in zip(prompts, named, strict=True)
+    ]
 
 
 def needs_tokenizer(engine: Engine, param: str) -> Tokenizer:

@@ -84,7 +84,18 @@ class Message(Schema):
     content: Any = None
 
 
-class ChatRequest(Generation):
+class OfTemplates(Schema):
+    """What requests with messages say about how the chat template is to be used."""
+
+    tools: Listed[dict[str, Any]] | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    add_special_tokens: bool | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    reasoning_effort: str | None = None
+
+
+class ChatRequest(Generation, OfTemplates):
     """POST /v1/chat/completions. `max_completion_tokens` is the newer name of `max_tokens`, and wins."""
 
     messages: Listed[Message]
@@ -92,16 +103,10 @@ class ChatRequest(Generation):
     max_completion_tokens: Whole | None = None
     logprobs: bool | None = None
     top_logprobs: Whole | None = None
-    tools: Listed[dict[str, Any]] | None = None
     tool_choice: str | dict[str, Any] | None = None
     function_call: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
     include_reasoning: bool | None = None
-    add_generation_prompt: bool | None = None
-    continue_final_message: bool | None = None
-    add_special_tokens: bool | None = None
-    chat_template_kwargs: dict[str, Any] | None = None
-    reasoning_effort: str | None = None
 
 
 class CompletionRequest(Generation):
@@ -116,37 +121,25 @@ class CompletionRequest(Generation):
     cache_breakpoints: Any = None
 
 
-class PrefixRequest(Schema):
+class PrefixRequest(OfTemplates):
     """POST /cache/prefixes, with `prompt` (text or token ids) or with `messages`, by default without what makes the
     model answer them: the beginning of chats. `pin`: the prefix stays until it is deleted."""
 
     model: str | None = None
     prompt: Any = None
     messages: Listed[Message] | None = None
-    tools: Listed[dict[str, Any]] | None = None
-    add_generation_prompt: bool | None = None
-    continue_final_message: bool | None = None
-    add_special_tokens: bool | None = None
-    chat_template_kwargs: dict[str, Any] | None = None
-    reasoning_effort: str | None = None
     cache_salt: str | None = None
     cache_breakpoints: Any = None
     priority: Whole | None = None
     pin: bool | None = None
 
 
-class TokenizeRequest(Schema):
+class TokenizeRequest(OfTemplates):
     """POST /tokenize, with `prompt` or with `messages`."""
 
     model: str | None = None
     prompt: str | None = None
     messages: Listed[Message] | None = None
-    tools: Listed[dict[str, Any]] | None = None
-    add_generation_prompt: bool | None = None
-    continue_final_message: bool | None = None
-    add_special_tokens: bool | None = None
-    chat_template_kwargs: dict[str, Any] | None = None
-    reasoning_effort: str | None = None
     return_token_strs: bool | None = None
 
 

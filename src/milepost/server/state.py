@@ -58,7 +58,16 @@ class ChatTemplate(Protocol):
     ) -> Places: ...
 
 
-class Engine(Protocol):
+class Model(Protocol):
+    """What of a model makes prompts."""
+
+    @property
+    def tokenizer(self) -> Tokenizer | None: ...
+    @property
+    def chat_template(self) -> ChatTemplate | None: ...
+
+
+class Engine(Model, Protocol):
     """The part of `milepost.engine.async_llm.AsyncLLM` that the server uses."""
 
     @property
@@ -67,10 +76,6 @@ class Engine(Protocol):
     def max_model_len(self) -> int: ...
     @property
     def vocab_size(self) -> int: ...
-    @property
-    def tokenizer(self) -> Tokenizer | None: ...
-    @property
-    def chat_template(self) -> ChatTemplate | None: ...
     @property
     def default_sampling(self) -> Mapping[str, float]: ...
     @property
