@@ -104,8 +104,8 @@ def served_model(source: ModelSource, plan: MemoryPlan, vocab_size: int, config:
 
 
 def settle() -> None:
-    """For a process that only serves: what there is once a model is loaded stays, and is not searched for garbage again. A
-    search of all of it takes a tenth of a second, in the middle of some step."""
+    """For a process that only serves: what is there once a model is loaded stays, and is never searched for garbage.
+    That would take a tenth of a second, in the middle of some step."""
     gc.collect()
     gc.freeze()
 
