@@ -110,6 +110,17 @@ def test_the_tree_is_for_the_operator(settings: dict[str, Any], key: str, sees: 
         assert "tree" not in httpx.get(f"{url}/cache", headers=headers, params={"tree": "0"}).json()
 
 
+@pytest.mark.parametrize(
+    ("asked", "sees"), [("no", False), ("FALSE", False), ("off", False), ("Yes", True), ("1", True)]
+)
+def test_the_tree_may_be_left_out(asked: str, sees: bool) -> None:
+    with serving(state_of(FakeEngine())) as url:
+        assert ("tree" in httpx.get(f"{url}/cache", params={"tree": asked}).json()) == sees
+        for wrong in ("", "maybe"):
+            refused = httpx.get(f"{url}/cache", params={"tree": wrong})
+            assert (refused.status_code, refused.json()["error"]["param"]) == (400, "tree")
+
+
 def test_of_a_real_engine() -> None:
     with running_engine() as engine:
         empty = cache_of(engine)

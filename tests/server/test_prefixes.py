@@ -12,7 +12,7 @@ from fake_engine import FakeEngine, serving, state_of
 from real_engine import running_engine
 
 from milepost.engine.prefixes import PinFor
-from milepost.errors import RequestError
+from milepost.errors import ConfigError
 from milepost.server.prefixes import prewarm_at_start
 from milepost.server.schemas import PrefixRequest
 
@@ -161,20 +161,64 @@ def test_caching_switched_off() -> None:
         assert "prefix caching is off" in answer.json()["error"]["message"]
 
 
+def test_keys_that_share_one_cache_have_pins_of_their_own() -> None:
+    settings = {**KEYS, "cache_scope": "global"}
+    with running_engine() as engine, serving(state_of(engine, **settings)) as url:
+        one, two, boss = (client(url, key) for key in ("one", "two", "boss"))
+        mine = pin(one)["id"]
+        theirs = pin(two, prompt=[7, *PROMPT])["id"]
+        assert (listed(one), listed(two), listed(boss)) == ([mine], [theirs], [mine, theirs])
+        assert cached(two) == 192, "what is pinned is shared"
+        assert two.delete(f"/cache/prefixes/{mine}").status_code == 404
+        limits = [http.get("/cache/prefixes").json()["max_pinned_bytes"] for http in (one, boss)]
+        assert limits[0] == limits[1] // 3
+        assert boss.delete(f"/cache/prefixes/{mine}").status_code == 200
+
+
+def test_without_an_operator_no_key_unpins_what_another_pinned() -> None:
+    body = PrefixRequest.model_validate({"prompt": [9, *PROMPT]})
+    with running_engine() as engine:
+        state = state_of(engine, api_keys=("one", "two"), cache_scope="global")
+        asyncio.run(prewarm_at_start(engine, state, [("a file", body)]))
+        (prewarmed,) = asyncio.run(engine.pinned_prefixes())
+        with serving(state) as url:
+            one, two = client(url, "one"), client(url, "two")
+            mine = pin(one)["id"]
+            assert (listed(one), listed(two)) == ([mine], [])
+            for name in (mine, prewarmed.id):
+                assert two.delete(f"/cache/prefixes/{name}").status_code == 404
+
+
+def test_a_clients_breakpoints_count_in_chats_too() -> None:
+    engine = FakeEngine()
+    marked = {**SYSTEM, "cache_control": {"type": "ephemeral"}}
+    with serving(state_of(engine)) as url, client(url) as http:
+        body = {"messages": [SYSTEM, {"role": "user", "content": "Hi"}], "cache_breakpoints": [4, 9]}
+        assert http.post("/cache/prefixes", json=body).is_success
+        assert http.post("/cache/prefixes", json={**body, "messages": [marked]}).is_success
+        refused = http.post("/cache/prefixes", json={**body, "cache_breakpoints": "often"})
+        assert (refused.status_code, refused.json()["error"]["param"]) == (400, "cache_breakpoints")
+    plain, both = (prompt["places"] for prompt, _, _ in engine.warmed)
+    assert plain.breakpoints == (4, 9)
+    assert plain.boundaries
+    assert both.breakpoints == (4, 9, len("<system>Be brief."))
+
+
 # At the start
 
 
 def test_the_operators_prefixes_are_pinned_for_every_key(caplog: pytest.LogCaptureFixture) -> None:
     engine = FakeEngine()
     body = PrefixRequest.model_validate({"messages": [SYSTEM]})
-    for settings, scopes in (({}, 1), (KEYS, 3), ({**KEYS, "cache_scope": "global"}, 1)):
+    for settings, scopes in (({}, 1), (KEYS, 3)):
         engine.warmed.clear()
         state = state_of(engine, **settings)
         with caplog.at_level(logging.INFO):
             caplog.clear()
             asyncio.run(prewarm_at_start(engine, state, [("system.json", body)]))
         assert len({scope for _, _, scope in engine.warmed}) == scopes
-        assert [pin for _, pin, _ in engine.warmed] == [PinFor(scope, scopes) for _, _, scope in engine.warmed]
+        owners = [scope if settings else "" for _, _, scope in engine.warmed]
+        assert [pin for _, pin, _ in engine.warmed] == [PinFor(owner, scopes) for owner in owners]
         (line,) = caplog.messages
         assert line.startswith("prewarm: system.json: 17 tokens computed and pinned")
         assert (f"for each of {scopes} keys" in line) == (scopes > 1)
@@ -193,5 +237,27 @@ def test_a_key_finds_what_was_prewarmed_at_the_start() -> None:
 
 def test_what_cannot_be_prewarmed_is_told() -> None:
     body = PrefixRequest.model_validate({"prompt": [7] * 250})
-    with pytest.raises(RequestError, match="pinning is too much"):
+    with pytest.raises(ConfigError, match="--prewarm a file: pinning is too much") as told:
         asyncio.run(prewarm_at_start(engine := FakeEngine(), state_of(engine), [("a file", body)]))
+    assert "--kv-cache-memory-bytes" in told.value.hint
+    assert "unpin" not in told.value.hint, "no server runs yet"
+    other = PrefixRequest.model_validate({"prompt": [7], "model": "another"})
+    with pytest.raises(ConfigError, match="--prewarm a file: The model `another` does not exist"):
+        asyncio.run(prewarm_at_start(engine, state_of(engine), [("a file", other)]))
+
+
+def test_what_is_prewarmed_for_a_salt_is_found_with_it() -> None:
+    body = PrefixRequest.model_validate({"prompt": PROMPT, "cache_salt": "salt"})
+    with running_engine() as engine:
+        state = state_of(engine, **KEYS)
+        asyncio.run(prewarm_at_start(engine, state, [("a file", body)]))
+        with serving(state) as url:
+            http = client(url, "one")
+            assert (cached(http), cached(http, cache_salt="salt"), len(listed(http))) == (0, 192, 1)
+
+
+def test_where_all_share_the_operators_prefix_is_nobodys() -> None:
+    engine = FakeEngine()
+    state = state_of(engine, **KEYS, cache_scope="global")
+    asyncio.run(prewarm_at_start(engine, state, [("a file", PrefixRequest.model_validate({"prompt": [7]}))]))
+    assert [pin for _, pin, _ in engine.warmed] == [PinFor("", 1)]

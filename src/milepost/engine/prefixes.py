@@ -15,6 +15,11 @@ PINNED_SHARE = 0.5
 """Of the cache, what all pins together may take: the rest is for requests, and for what they leave."""
 
 
+def max_pinned_bytes(limit_bytes: int, num_owners: int = 1) -> int:
+    """What each of `num_owners` may pin in a cache of `limit_bytes`."""
+    return int(limit_bytes * PINNED_SHARE) // num_owners
+
+
 @dataclass(frozen=True, slots=True)
 class PinFor:
     """Who pins. What may be pinned is divided equally among `num_owners`."""
@@ -106,7 +111,7 @@ class Prefixes:
 
     def max_bytes(self, num_owners: int = 1) -> int:
         """What one of `num_owners` may pin."""
-        return int(self._cache.memory.limit_bytes * PINNED_SHARE) // num_owners
+        return max_pinned_bytes(self._cache.memory.limit_bytes, num_owners)
 
     def unpin(self, name: str, owner: str | None = None) -> bool:
         """False if there is no such pin, or it is not that of `owner` (None: whoever's)."""

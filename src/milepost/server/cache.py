@@ -6,9 +6,11 @@ from dataclasses import asdict, fields
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
+from pydantic import TypeAdapter, ValidationError
 
 from milepost.cache.snapshot import CacheSnapshot
 from milepost.cache.tree_snapshot import TreeSnapshot
+from milepost.errors import RequestError
 from milepost.server.errors import ApiResponse
 from milepost.server.state import ServerSettings, server_state
 from milepost.server.stream import until_hangup
@@ -16,15 +18,25 @@ from milepost.specs import BLOCK_SIZE, CHUNK
 
 router = APIRouter()
 
+_FLAG = TypeAdapter(bool)
+
 
 @router.get("/cache")
 async def cache(request: Request) -> Response:
     """The numbers are of the last step; the tree is looked at now, between two steps, and shown to an operator."""
     state = server_state(request)
     told = _told(state.engine.cache_snapshot(), state.settings)
-    if state.is_operator(request) and request.query_params.get("tree", "1") not in ("0", "false"):
+    if _wants_tree(request) and state.is_operator(request):
         told["tree"] = _tree(await until_hangup(request, state.engine.cache_tree()))
     return ApiResponse(told)
+
+
+def _wants_tree(request: Request) -> bool:
+    """`?tree=`, spelled in any of the ways of FastAPI's flags; without it: yes."""
+    try:
+        return _FLAG.validate_python(request.query_params.get("tree", "true"))
+    except ValidationError:
+        raise RequestError("tree must be true or false", "change tree, or leave it out", param="tree") from None
 
 
 def _told(cache: CacheSnapshot, settings: ServerSettings) -> dict[str, Any]:

@@ -11,8 +11,8 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
-from milepost.engine.prefixes import PINNED_SHARE, PinFor
-from milepost.errors import RequestError
+from milepost.engine.prefixes import PinFor, max_pinned_bytes
+from milepost.errors import ConfigError, MilepostError, RequestError
 from milepost.outputs import PinnedPrefix, PrewarmOutput
 from milepost.server.body import read_json
 from milepost.server.errors import ApiResponse
@@ -34,8 +34,9 @@ async def prewarm(request: Request) -> Response:
     state = server_state(request)
     body = await read_json(request, PrefixRequest)
     state.served_name(body.model)
-    owner, scope = state.scope_of(request, ""), state.scope_of(request, body.cache_salt or "")
-    warm = await until_hangup(request, _computed(state.engine, body, scope, _pin(state, body, owner)))
+    pin = PinFor(state.owner_of(request), state.num_owners) if body.pin else False
+    scope = state.scope_of(request, body.cache_salt or "")
+    warm = await until_hangup(request, _computed(state.engine, body, scope, pin))
     return ApiResponse(_told(warm))
 
 
@@ -43,9 +44,9 @@ async def prewarm(request: Request) -> Response:
 async def pinned(request: Request) -> Response:
     """Those that the asking key has pinned; an operator sees all."""
     state = server_state(request)
-    owner = None if state.is_operator(request) else state.scope_of(request, "")
+    owner = state.sees_pins_of(request)
     prefixes = await until_hangup(request, state.engine.pinned_prefixes(owner))
-    limit = int(state.engine.cache_snapshot().limit_bytes * PINNED_SHARE) // (1 if owner is None else state.num_tenants)
+    limit = max_pinned_bytes(state.engine.cache_snapshot().limit_bytes, 1 if owner is None else state.num_owners)
     return ApiResponse(
         {
             "object": "list",
@@ -59,7 +60,7 @@ async def pinned(request: Request) -> Response:
 @router.delete("/cache/prefixes/{prefix_id}")
 async def unpin(request: Request, prefix_id: str) -> Response:
     state = server_state(request)
-    owner = None if state.is_operator(request) else state.scope_of(request, "")
+    owner = state.sees_pins_of(request)
     if not await until_hangup(request, state.engine.unpin(prefix_id, owner)):
         raise RequestError(
             "no prefix of this id is pinned",
@@ -71,13 +72,18 @@ async def unpin(request: Request, prefix_id: str) -> Response:
 
 
 async def prewarm_at_start(engine: Engine, state: ServerState, prefixes: Sequence[tuple[str, PrefixRequest]]) -> None:
-    """Computes and pins what the operator named, in the scope of every tenant; a line in the log for each. Raises
-    `RequestError` for what cannot be."""
+    """Computes and pins what the operator named, in the scope of every tenant, from the part of each; where all share
+    one scope, what all may pin is there for it, and no key can unpin it. A line in the log for each. Raises
+    `ConfigError` that names what cannot be."""
     for name, body in prefixes:
         start = time.monotonic()
-        scopes = state.tenant_scopes
-        for scope in scopes:
-            warm = await _computed(engine, body, scope, PinFor(scope, len(scopes)))
+        scopes = state.tenant_scopes(body.cache_salt or "")
+        try:
+            state.served_name(body.model)
+            for owner, scope in scopes:
+                warm = await _computed(engine, body, scope, PinFor(owner, len(scopes)))
+        except MilepostError as error:
+            raise _at_start(name, error) from error
         each = f", for each of {len(scopes)} keys" if len(scopes) > 1 else ""
         logger.info(
             "prewarm: %s: %d tokens computed and pinned%s in %.1f s; prompts that begin with them resume at %d",
@@ -87,6 +93,13 @@ async def prewarm_at_start(engine: Engine, state: ServerState, prefixes: Sequenc
             time.monotonic() - start,
             warm.num_resident_tokens,
         )
+
+
+def _at_start(name: str, error: MilepostError) -> ConfigError:
+    """There is no server yet to ask what is pinned."""
+    limited = isinstance(error, RequestError) and error.code == "pin_limit_exceeded"
+    hint = "shorten it, or leave out a --prewarm, or give more --kv-cache-memory-bytes" if limited else error.hint
+    return ConfigError(f"--prewarm {name}: {error.message}", hint)
 
 
 async def _computed(engine: Engine, body: PrefixRequest, scope: str, pin: bool | PinFor) -> PrewarmOutput:
@@ -101,16 +114,13 @@ async def _read(engine: Engine, body: PrefixRequest) -> Prompt:
         raise RequestError("give either prompt or messages", param="prompt")
     if body.messages is not None:
         asked = body.model_copy(update={"add_generation_prompt": bool(body.add_generation_prompt)})
-        return await read_conversation(engine, body.messages, asked)
-    prompts = await read_prompts(engine, body.prompt, add_special_tokens=body.add_special_tokens is not False)
+        prompts = [await read_conversation(engine, body.messages, asked)]
+    else:
+        prompts = await read_prompts(engine, body.prompt, add_special_tokens=body.add_special_tokens is not False)
     if len(prompts) > 1:
         raise RequestError("one prefix in a request", "send one request for each", param="prompt")
     (prompt,) = with_breakpoints(prompts, body.cache_breakpoints)
     return prompt
-
-
-def _pin(state: ServerState, body: PrefixRequest, owner: str) -> bool | PinFor:
-    return PinFor(owner, state.num_tenants) if body.pin else False
 
 
 def _told(warm: PrewarmOutput) -> dict[str, Any]:

@@ -90,6 +90,4 @@ def _recent(request: Request) -> Recent:
 
 
 def _tenant(request: Request) -> bytes:
-    """Whoever has the key, also where all keys share one cache; all are one where there are no keys."""
-    tenant: bytes = request.state.tenant if server_state(request).settings.keys else b""
-    return tenant
+    return server_state(request).tenant(request)

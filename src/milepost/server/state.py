@@ -211,15 +211,34 @@ class ServerState:
         tenant: bytes = request.state.tenant if self.settings.shares_within_tenant else b""
         return scope_name(self._secret, tenant, salt)
 
-    @property
-    def tenant_scopes(self) -> tuple[str, ...]:
-        """The scope of each tenant's requests that send no salt, or the one of all."""
+    def tenant(self, request: Request) -> bytes:
+        """Whoever has the key, also where all keys share one cache; all are one where there are no keys."""
+        found: bytes = request.state.tenant if self.settings.keys else b""
+        return found
+
+    def owner_of(self, request: Request) -> str:
+        """Whose the pins of `request` are: its key's, whatever the scope."""
+        return scope_name(self._secret, self.tenant(request), "")
+
+    def sees_pins_of(self, request: Request) -> str | None:
+        """None: all; else those of this owner alone. All are for the operator's key, and where there are no keys."""
+        key = self.settings.operator_api_key
+        operates = not self.settings.keys or (key is not None and self.is_operator(request))
+        return None if operates else self.owner_of(request)
+
+    def tenant_scopes(self, salt: str = "") -> tuple[tuple[str, str], ...]:
+        """Of each tenant, whose its pins are and the scope of its requests with that `salt`. Where all share: nobody's,
+        and the one scope."""
         tenants = [tenant_of(key.encode()) for key in self.settings.keys] if self.settings.shares_within_tenant else []
-        return tuple(scope_name(self._secret, tenant, "") for tenant in tenants or [b""])
+        return tuple(
+            (scope_name(self._secret, tenant, "") if tenant else "", scope_name(self._secret, tenant, salt))
+            for tenant in tenants or [b""]
+        )
 
     @property
-    def num_tenants(self) -> int:
-        return len(self.settings.keys) if self.settings.shares_within_tenant else 1
+    def num_owners(self) -> int:
+        """Among how many the memory for pins is divided."""
+        return len(self.settings.keys) or 1
 
     def is_operator(self, request: Request) -> bool:
         """Who may see what concerns all: whoever has the operator's key; where there is none, everybody, unless tenants
