@@ -394,11 +394,32 @@ def test_an_event_loops_caller_who_was_told_keeps_its_pin() -> None:
         llm.shutdown()
 
 
-def test_asking_again_takes_no_pin_from_its_owner() -> None:
+def test_what_two_have_pinned_stays_until_both_unpin_it() -> None:
     engine = engine_of("llama")
-    prewarm(engine, PREFIX, pin=True, owner="me")
+    name = prewarm(engine, PREFIX, pin=True, owner="me").id
     prewarm(engine, PREFIX, pin=True, owner="you")
-    assert (len(engine.prefixes.pinned("me")), engine.prefixes.pinned("you")) == (1, [])
+    assert [len(engine.prefixes.pinned(owner)) for owner in ("me", "you", None)] == [1, 1, 1]
+    assert engine.unpin(name, "me")
+    assert not engine.unpin(name, "me")
+    assert engine.prefixes.is_pinned(name)
+    assert engine.unpin(name, "you")
+    assert not engine.prefixes.is_pinned(name)
+    for owner in ("me", "you"):
+        prewarm(engine, PREFIX, pin=True, owner=owner)
+    assert engine.unpin(name), "an operator ends all"
+    assert engine.prefixes.pinned() == []
+
+
+def test_what_two_have_pinned_counts_for_each() -> None:
+    engine = engine_of("llama", num_tokens=640)
+    pins = [PinFor("one", 2), PinFor("two", 2)]
+    for number, pin in enumerate(pins):
+        engine.prewarm(str(number), read_prompt(PREFIX, engine.model), pin=pin)
+    drain(engine)
+    for pin in pins:
+        with pytest.raises(RequestError, match="pinned already"):
+            engine.prewarm("more", read_prompt([3, *PREFIX], engine.model), pin=pin)
+    assert prewarm(engine, [3, *PREFIX], pin=True, owner="three").pinned, "in all it counts once"
 
 
 def test_a_prefix_that_is_too_large_alone_is_told_so() -> None:

@@ -40,8 +40,8 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Pin:
-    """`owner`: who pinned it first; `unheard`: requests that asked for it while nobody has been told yet that it is
-    pinned. Empty: somebody has."""
+    """Of one `owner`: others may have pinned the same. `unheard`: requests that asked for it while he has not been told
+    yet that it is pinned. Empty: he has."""
 
     prefix: PinnedPrefix
     owner: str
@@ -54,7 +54,7 @@ class Prefixes:
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler, self._cache = scheduler, scheduler.cache
-        self._pins: dict[str, Pin] = {}
+        self._pins: dict[tuple[str, str], Pin] = {}
         self._asked: dict[str, Asked] = {}
 
     def ask(self, tokens: Sequence[int], scope: str, pin: PinFor) -> Asked:
@@ -79,60 +79,72 @@ class Prefixes:
         asked = self._asked.pop(request_id, None)
         if asked is None or not computed:
             return
-        name = asked.prefix.id
-        known = self._pins.get(name) if self.is_pinned(name) else None
-        if not self._cache.pins.add(name, asked.tokens, asked.scope):
+        self._alive()  # what was given up does not come back for all who had it
+        if not self._cache.pins.add(asked.prefix.id, asked.tokens, asked.scope):
             return
+        known = self._pins.get((asked.prefix.id, asked.owner))
         if known is None:
-            self._pins[name] = Pin(asked.prefix, asked.owner, frozenset({request_id}))
+            self._keep(Pin(asked.prefix, asked.owner, frozenset({request_id})))
         elif known.unheard:
-            self._pins[name] = replace(known, unheard=known.unheard | {request_id})
+            self._keep(replace(known, unheard=known.unheard | {request_id}))
 
     def heard(self, request_id: str) -> None:
         """Whoever sent this request knows that its prefix is pinned: it stays, whoever else hangs up."""
         for pin in self._alive():
             if request_id in pin.unheard:
-                self._pins[pin.prefix.id] = replace(pin, unheard=frozenset())
+                self._keep(replace(pin, unheard=frozenset()))
 
     def withdraw(self, request_id: str) -> None:
         """Whoever sent this request has gone: undoes its pin, unless others asked for the same."""
         for pin in self._alive():
             if pin.unheard == {request_id}:
-                self.unpin(pin.prefix.id)
+                self._drop(pin)
             elif request_id in pin.unheard:
-                self._pins[pin.prefix.id] = replace(pin, unheard=pin.unheard - {request_id})
+                self._keep(replace(pin, unheard=pin.unheard - {request_id}))
 
     def is_pinned(self, name: str) -> bool:
         return name in self._cache.pins
 
     def pinned(self, owner: str | None = None) -> list[PinnedPrefix]:
         """Those of `owner` (None: all) that are pinned still, in the order in which they were."""
-        return [pin.prefix for pin in self._alive() if owner in (None, pin.owner)]
+        return list({pin.prefix.id: pin.prefix for pin in self._alive() if owner in (None, pin.owner)}.values())
 
     def max_bytes(self, num_owners: int = 1) -> int:
         """What one of `num_owners` may pin."""
         return max_pinned_bytes(self._cache.memory.limit_bytes, num_owners)
 
     def unpin(self, name: str, owner: str | None = None) -> bool:
-        """False if there is no such pin, or it is not that of `owner` (None: whoever's)."""
-        known = any(prefix.id == name for prefix in self.pinned(owner))
-        return known and self._scheduler.unpin(name)
+        """False if `owner` (None: whoever) has no such pin. The prefix stays while others have pinned it too."""
+        found = [pin for pin in self._alive() if pin.prefix.id == name and owner in (None, pin.owner)]
+        for pin in found:
+            self._drop(pin)
+        return bool(found)
+
+    def _keep(self, pin: Pin) -> None:
+        self._pins[pin.prefix.id, pin.owner] = pin
+
+    def _drop(self, pin: Pin) -> None:
+        del self._pins[pin.prefix.id, pin.owner]
+        if all(pin.prefix.id != name for name, _ in self._pins):
+            self._scheduler.unpin(pin.prefix.id)
 
     def _alive(self) -> list[Pin]:
         """Without those that yielded to a request, or were forgotten with the cache."""
-        self._pins = {name: pin for name, pin in self._pins.items() if name in self._cache.pins}
+        self._pins = {key: pin for key, pin in self._pins.items() if key[0] in self._cache.pins}
         return list(self._pins.values())
 
     def _check_room(self, prefix: PinnedPrefix, pin: PinFor) -> None:
+        """What several owners pin counts for each of them, and once in all."""
         held: list[Pin | Asked] = [*self._alive(), *self._asked.values()]
-        counted = {one.prefix.id: one for one in held}
-        if prefix.id in counted:
+        everybodys = {one.prefix.id: one.prefix.num_bytes for one in held}
+        owners = {one.prefix.id: one.prefix.num_bytes for one in held if one.owner == pin.owner}
+        if prefix.id in owners:
             return
-        own = sum(one.prefix.num_bytes for one in counted.values() if one.owner == pin.owner)
-        total, limit = sum(one.prefix.num_bytes for one in counted.values()), self.max_bytes(pin.num_owners)
+        own, limit = sum(owners.values()), self.max_bytes(pin.num_owners)
         if prefix.num_bytes > limit:
             raise _limited(prefix, f"more than the {size(limit)} that you may pin in all", "pin a shorter one, or")
-        if own + prefix.num_bytes > limit or total + prefix.num_bytes > self.max_bytes():
+        total = sum((everybodys | {prefix.id: prefix.num_bytes}).values())
+        if own + prefix.num_bytes > limit or total > self.max_bytes():
             taken = f"{size(own)} of the {size(limit)} that you may pin are pinned already"
             raise _limited(prefix, taken, "unpin one (GET /cache/prefixes lists them), or")
 
