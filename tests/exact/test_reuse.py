@@ -201,7 +201,7 @@ def _told(sample: CompletionOutput) -> list[list[tuple[int, float]]]:
 def test_a_random_schedule(family: str, dtype: torch.dtype) -> None:
     schedule = Schedule(family, dtype, seed=0)
     schedule.run()
-    assert schedule.events["resumed"] >= 3, schedule.events
+    assert schedule.events["resumed"] >= 1, schedule.events
 
 
 @pytest.mark.full

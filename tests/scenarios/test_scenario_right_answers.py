@@ -47,17 +47,15 @@ def test_c2_there_and_back(serve: Serve, memory: str) -> None:
 def test_c3_a_state_that_is_not_finite(serve: Serve, value: float) -> None:
     """Rows before it may be shared, none from it on."""
     client = serve(budget=Budget(2048, 12), max_num_seqs=2)
+    prefix = client.text(150)
     undo = poison(client.wire.engine, value)
-    try:
-        prefix = client.text(150)
-        for rest in ([POISON, *client.text(100)], [POISON]):
-            with pytest.raises(Failed, match="not finite"):
-                client.ask(prefix + rest)
-        for number in range(serve.scaled(12, 100)):
-            shared = prefix if number % 3 == 0 else []
-            assert client.ask(shared + client.text(100)).resumed <= on_grid(150) + GRID
-    finally:
-        undo()
+    for rest in ([POISON, *client.text(100)], [POISON]):
+        with pytest.raises(Failed, match="not finite"):
+            client.ask(prefix + rest)
+    undo()  # or a model that says the token itself fails rightly
+    for number in range(serve.scaled(12, 100)):
+        shared = prefix if number % 3 == 0 else []
+        assert client.ask(shared + client.text(100)).resumed <= client.floor(150)
 
 
 @pytest.mark.parametrize("step_tokens", [1, 7, 63, 64, 65, 100, 1000])
