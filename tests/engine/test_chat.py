@@ -271,6 +271,15 @@ def test_messages_are_left_as_they_were() -> None:
     assert repr(messages) == before
 
 
+def test_cache_control_in_tool_calls_is_no_part_of_the_prompt() -> None:
+    mark = {"cache_control": {"type": "ephemeral"}}
+    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    marked = {**call, **mark, "function": {**call["function"], **mark}}  # type: ignore[dict-item]
+    template = ChatTemplate("{% for m in messages %}{{ m | tojson }}{% endfor %}")
+    plain, told = (template.render([{"role": "assistant", "tool_calls": [one]}]) for one in (call, marked))
+    assert told == plain
+
+
 def test_continue_and_generation_prompt_together() -> None:
     with pytest.raises(RequestError, match="cannot both be true"):
         ChatTemplate(chat_templates.CHATML).render(user("a"), continue_final_message=True)

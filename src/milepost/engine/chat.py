@@ -13,7 +13,7 @@ from typing import Any
 import jinja2
 
 from milepost.engine import chat_marks
-from milepost.engine.chat_messages import CACHE_CONTROL, Message, flat, parted, read_messages
+from milepost.engine.chat_messages import Message, flat, parted, read_messages, uncontrolled
 from milepost.engine.chat_sandbox import MAX_SECONDS, Budget, ChatEnvironment, TemplateBound, TemplateRefusal, render
 from milepost.engine.places import NOWHERE, Places
 from milepost.errors import RequestError
@@ -254,12 +254,12 @@ def _objects(name: str, values: Sequence[Mapping[str, Any]] | None) -> list[dict
 
 
 def _uncontrolled(tools: list[dict[str, Any]] | None) -> list[dict[str, Any]] | None:
-    """Without `cache_control`, which templates would spell out; None for no tools."""
+    """Without `cache_control`; None for no tools."""
     found = []
     for tool in tools or ():
-        kept = {name: value for name, value in tool.items() if name != CACHE_CONTROL}
+        kept = uncontrolled(tool)
         if isinstance(kept.get("function"), Mapping):
-            kept["function"] = {name: value for name, value in kept["function"].items() if name != CACHE_CONTROL}
+            kept["function"] = uncontrolled(kept["function"])
         found.append(kept)
     return found or None
 

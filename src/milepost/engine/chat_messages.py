@@ -26,7 +26,7 @@ def read_messages(messages: Sequence[Mapping[str, Any]]) -> list[Message]:
     Fields that are None are left out, since templates tell a missing field from a None that they would spell out; only
     an assistant's missing content becomes "". Content is text or a list of {"type": "text", "text": ...}.
     Arguments of tool calls that are JSON text of an object become that object, which is what templates expect.
-    `cache_control` is left out.
+    `cache_control` is left out, of tool calls too.
     """
     if not isinstance(messages, list | tuple):
         raise RequestError("messages must be a list", "send a list of messages", param="messages")
@@ -48,7 +48,7 @@ def parted(content: Any) -> Any:
 def _read(place: int, message: Mapping[str, Any]) -> Message:
     if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
         raise _bad(place, "must be an object with a role")
-    read = {name: value for name, value in message.items() if value is not None and name != CACHE_CONTROL}
+    read = {name: value for name, value in uncontrolled(message).items() if value is not None}
     if "content" in read:
         read["content"] = _content(place, read["content"])
     elif read["role"] == "assistant":
@@ -89,7 +89,12 @@ def _tool_call(place: int, call: Any) -> Any:
         except (ValueError, RecursionError):
             parsed = None
         arguments = parsed if isinstance(parsed, dict) else arguments
-    return {**call, "function": {**function, "arguments": arguments}}
+    return {**uncontrolled(call), "function": {**uncontrolled(function), "arguments": arguments}}
+
+
+def uncontrolled(marked: Mapping[str, Any]) -> Message:
+    """Without `cache_control`, which templates that write whole objects would spell out."""
+    return {name: value for name, value in marked.items() if name != CACHE_CONTROL}
 
 
 def _list(place: int, field: str, value: Any) -> Sequence[Any]:
