@@ -154,6 +154,14 @@ def test_a_key_is_asked_for() -> None:
             assert answer.status_code == 401
 
 
+def test_another_method_is_told_all_that_the_path_takes() -> None:
+    with serving(state_of(FakeEngine())) as url, client(url) as http:
+        for path, takes in (("/cache/prefixes", "GET, POST"), ("/cache/prefixes/a", "DELETE"), ("/cache", "GET")):
+            answer = http.put(path)
+            assert (answer.status_code, answer.headers["Allow"]) == (405, takes)
+            assert f"it takes {takes}" in answer.json()["error"]["message"]
+
+
 def test_caching_switched_off() -> None:
     with running_engine(enable_prefix_caching=False) as engine, serving(state_of(engine)) as url, client(url) as http:
         answer = http.post("/cache/prefixes", json={"prompt": PROMPT})

@@ -13,6 +13,8 @@ from pydantic import ValidationError
 from pydantic_core import to_json
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
+from starlette.routing import BaseRoute, Match
+from starlette.types import Scope
 
 from milepost.errors import MilepostError, RequestError
 from milepost.server.anthropic_errors import anthropic_error, speaks_anthropic
@@ -21,6 +23,8 @@ logger = logging.getLogger("milepost.server")
 
 TYPES = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error"}
 """OpenAI's `type` where it is not simply "invalid_request_error" (4xx) or "server_error" (5xx)."""
+
+METHODS = ("DELETE", "GET", "HEAD", "PATCH", "POST", "PUT")
 
 MAX_MESSAGE_CHARS = 2000
 
@@ -78,6 +82,8 @@ def install(app: FastAPI) -> None:
     """Answers for exceptions that leave a route. Others, of no known kind, go on to `ErrorBoundary`."""
 
     async def answer(request: Request, error: Exception) -> Response:
+        if isinstance(error, HTTPException) and error.status_code == 405:
+            error = HTTPException(405, headers={"Allow": ", ".join(_methods(request))})
         status, body = describe(error)
         if status >= 500:
             log_failure(error, f"{request.method} {route_path(request.scope)}")
@@ -103,6 +109,17 @@ def _invalid_field(error: ValidationError) -> dict[str, dict[str, Any]]:
     more = f" (and {len(others)} more)" if others else ""
     message = f"{field}: {first['msg']}{more}" if field else "the body must be a JSON object"
     return error_object(400, message, param=str(first["loc"][0])[:200] if field else None)
+
+
+def _methods(request: Request) -> list[str]:
+    """That this path takes, by any route of it: the framework names those of the first."""
+    scope = {name: value for name, value in request.scope.items() if name not in ("route", "endpoint", "path_params")}
+    routes = request.app.routes
+    return [method for method in METHODS if any(_takes(route, {**scope, "method": method}) for route in routes)]
+
+
+def _takes(route: BaseRoute, scope: Scope) -> bool:
+    return route.matches(scope)[0] is Match.FULL
 
 
 def _about_http(error: HTTPException) -> str:
