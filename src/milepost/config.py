@@ -33,7 +33,8 @@ class EngineConfig:
     kv_cache_memory_bytes   memory for keys, values and recurrent states, of running samples and of the prefix cache;
                             None: derived from what the machine or its cgroup has free
     prefix_cache_retention_interval  tokens between the recurrent states that are kept, a multiple of 64; 0: only those
-                            at prompts' and answers' ends and where prompts part; None: every 64 tokens
+                            at prompts' and answers' ends, where prompts part, at the ends of a chat's messages and at
+                            clients' breakpoints; None: every 64 tokens
     seed                    of the random numbers of requests that bring no seed; None: another one at each start
     chat_template           replaces the model's own: a jinja file or, as vLLM also takes it, the template itself
     generation_config       "auto": the model's generation_config.json gives sampling defaults; "vllm": it does not

@@ -19,7 +19,13 @@ KIB = 1024
         (
             Memory(640 * KIB, 32 * KIB, 100 * KIB),
             None,
-            ["grid of 64 tokens", "every 64 tokens (dense)", "640 KiB at 2 KiB a token and 100 KiB a state"],
+            [
+                "grid of 64 tokens",
+                "messages end",
+                "breakpoints",
+                "every 64 tokens (dense)",
+                "640 KiB at 2 KiB a token and 100 KiB a state",
+            ],
         ),
         (Memory(640 * KIB, 0, 100 * KIB), 128, ["every 128 tokens", "640 KiB at 100 KiB a state"]),
     ],

@@ -57,7 +57,7 @@ PrefixCacheRetentionInterval = Annotated[
     typer.Option(
         metavar="TOKENS",
         help="Recurrent states are kept each so many tokens (a multiple of 64), or with 0 only where prompts and "
-        "answers end and where prompts part.",
+        "answers end, where prompts part, at messages' ends and at clients' breakpoints.",
         show_default="every 64 tokens",
     ),
 ]

@@ -145,9 +145,9 @@ def caching_line(cache: PrefixCache) -> str:
     interval = cache.retention.interval
     kept = {None: f"every {CHUNK} tokens (dense)", 0: "only there"}.get(interval, f"every {interval} tokens")
     return (
-        f"prefix caching: on, prompts are resumed at recurrent states, on a grid of {CHUNK} tokens; kept where prompts "
-        f"and answers end, where prompts part, and {kept}; under pressure those go first that save least for their "
-        f"size; {room}"
+        f"prefix caching: on, prompts are resumed at recurrent states, on a grid of {CHUNK} tokens; kept where "
+        f"prompts, answers and messages end, where prompts part, at clients' breakpoints, and {kept}; under "
+        f"pressure those go first that save least for their size; {room}"
     )
 
 
