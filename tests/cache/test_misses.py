@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from trees import Grove, compute, packed, sequence, serve, state_cache
 
-from milepost.cache.misses import MAX_REMEMBERED, MAX_UNSOUND, Forgotten, Unsound, explain
+from milepost.cache.misses import MAX_REMEMBERED, MAX_UNSOUND, Forgotten, Lookup, Unsound, explain
 from milepost.request import Miss
 
 TEXT = list(range(1000, 1200))
@@ -19,9 +19,9 @@ def miss(
     """Of a model of attention alone, or, with `resumed`, of one with states."""
     data = packed(tokens)
     node, matched = grove.tree.match("", data, len(tokens) - 1)
+    found = Lookup("", data, node, matched, matched if resumed is None else resumed)
     states = resumed is not None
-    found = matched if resumed is None else resumed
-    return explain("", data, node, matched, found, states, forgotten or Forgotten(), unsound or Unsound())
+    return explain(found, states=states, forgotten=forgotten or Forgotten(), unsound=unsound or Unsound())
 
 
 @pytest.mark.parametrize(

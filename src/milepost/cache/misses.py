@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from dataclasses import dataclass
 
 from milepost.cache.keys import BLOCK_BYTES, TOKEN_BYTES, common_tokens
 from milepost.cache.retention import floor_to_grid
@@ -62,32 +63,35 @@ def _prefix_hash(packed: Packed, row: int) -> int:
     return hash(bytes(packed[: (row + 1) * TOKEN_BYTES]))
 
 
-def explain(
-    scope: Scope,
-    packed: Packed,
-    node: Node | None,
-    matched: int,
-    resumed: int,
-    states: bool,
-    forgotten: Forgotten,
-    unsound: Unsound,
-) -> Miss | None:
-    """Of packed tokens whose first `matched`, up to a place in `node`, were found, and `resumed` resumed; `states`:
-    only grid points can be resumed."""
+@dataclass(frozen=True, slots=True)
+class Lookup:
+    """What was known of packed tokens in a scope: the first `matched`, up to a place in `node`; `resumed` of them were
+    resumed."""
+
+    scope: Scope
+    packed: Packed
+    node: Node | None
+    matched: int
+    resumed: int
+
+
+def explain(found: Lookup, *, states: bool, forgotten: Forgotten, unsound: Unsound) -> Miss | None:
+    """Why it was not more. `states`: only grid points can be resumed."""
+    packed, matched = found.packed, found.matched
     reach = len(packed) // TOKEN_BYTES - 1
     if reach < (CHUNK if states else BLOCK_SIZE):
         return Miss("too short", 0)
-    if states and resumed < floor_to_grid(matched):
-        return Miss("state thinned", resumed)
+    if states and found.resumed < floor_to_grid(matched):
+        return Miss("state thinned", found.resumed)
     if matched == reach // BLOCK_SIZE * BLOCK_SIZE:
         return None
     start = matched * TOKEN_BYTES
-    if forgotten.has(scope, matched, bytes(packed[start : start + BLOCK_BYTES])):
+    if forgotten.has(found.scope, matched, bytes(packed[start : start + BLOCK_BYTES])):
         return Miss("evicted", matched)
-    row = unsound.first_row(scope, packed, matched)
+    row = unsound.first_row(found.scope, packed, matched)
     if row is not None:
         return Miss("not finite", row)
-    other = None if node is None else _other_text(node, matched, packed)
+    other = None if found.node is None else _other_text(found.node, matched, packed)
     if other is None:
         return None if matched else Miss("no prefix", 0)
     return Miss("diverged", other) if other else Miss("no prefix", 0)

@@ -8,7 +8,7 @@ from collections.abc import Sequence as Many
 from milepost.cache import integrity
 from milepost.cache.keys import pack
 from milepost.cache.memory import IntegrityError, Memory
-from milepost.cache.misses import explain
+from milepost.cache.misses import Lookup, explain
 from milepost.cache.pins import Pins
 from milepost.cache.retention import Retention, floor_to_grid
 from milepost.cache.states import Holding, States
@@ -311,8 +311,9 @@ class PrefixCache:
     def _explain(self, seq: Sequence, node: Node | None, matched: int, resumed: int) -> Miss | None:
         if not self.reads(seq):
             return None  # admit() says why
+        found = Lookup(self.scope(seq), seq.packed, node, matched, resumed)
         forgotten, unsound = self._store.forgotten, self._store.unsound
-        return explain(self.scope(seq), seq.packed, node, matched, resumed, self.has_states, forgotten, unsound)
+        return explain(found, states=self.has_states, forgotten=forgotten, unsound=unsound)
 
     def _count_start(self, seq: Sequence, holding: Holding, asked: int, matched: int, resumed: int) -> None:
         """The first rows of `seq` have run: what it found counts, for statistics and for what is worth keeping."""
