@@ -251,7 +251,7 @@ def test_what_cannot_be_prewarmed_is_told() -> None:
     assert "unpin" not in told.value.hint, "no server runs yet"
     other = PrefixRequest.model_validate({"prompt": [7], "model": "another"})
     with pytest.raises(ConfigError, match="--prewarm a file: The model `another` does not exist"):
-        asyncio.run(prewarm_at_start(engine, state_of(engine), [("a file", other)]))
+        asyncio.run(prewarm_at_start(engine, state_of(None), [("a file", other)]))
 
 
 def test_what_is_prewarmed_for_a_salt_is_found_with_it() -> None:

@@ -79,7 +79,7 @@ async def prewarm_at_start(engine: Engine, state: ServerState, prefixes: Sequenc
         start = time.monotonic()
         scopes = state.tenant_scopes(body.cache_salt or "")
         try:
-            state.served_name(body.model)
+            state.served_name(body.model, engine)
             for owner, scope in scopes:
                 warm = await _computed(engine, body, scope, PinFor(owner, len(scopes)))
         except MilepostError as error:

@@ -181,7 +181,11 @@ class ServerState:
 
     @property
     def model_names(self) -> tuple[str, ...]:
-        return self.settings.served_model_names or (self.engine.model_name,)
+        return self.names_of(self.engine)
+
+    def names_of(self, engine: Engine) -> tuple[str, ...]:
+        """Those of `engine`, which need not be ready."""
+        return self.settings.served_model_names or (engine.model_name,)
 
     @property
     def system_fingerprint(self) -> str:
@@ -189,14 +193,16 @@ class ServerState:
         told = f"{__version__} {self.engine.model_name} {self.engine.max_model_len} {self.engine.vocab_size}"
         return "fp_" + hashlib.sha256(told.encode()).hexdigest()[:12]
 
-    def served_name(self, asked: str | None) -> str:
-        """The name to answer under; `RequestError` 404 when a client asks for another model."""
+    def served_name(self, asked: str | None, engine: Engine | None = None) -> str:
+        """The name to answer under; `RequestError` 404 when a client asks for another model. `engine`: one that is not
+        ready yet."""
+        names = self.names_of(engine or self.engine)
         if not asked:
-            return self.model_names[0]
-        if asked not in self.model_names:
+            return names[0]
+        if asked not in names:
             raise RequestError(
                 f"The model `{asked[:200]}` does not exist.",
-                f"this server has: {', '.join(self.model_names)}",
+                f"this server has: {', '.join(names)}",
                 status=404,
                 code="model_not_found",
                 param="model",
