@@ -47,23 +47,34 @@ class Texts:
 
 
 class KnownTexts:
-    """The texts whose rows were computed, by scope; those of requests under way or left may be known in part."""
+    """The texts whose rows were computed, by scope; those of requests under way or left may be known in part.
+
+    Without KV a text is known up to its last state, and further, by blocks, while it runs: `_ever`, what requests that
+    run beside others may find.
+    """
 
     def __init__(self, unit: int, has_kv: bool) -> None:
         self._unit, self._grain = unit, BLOCK if has_kv else CHUNK
         self._known: dict[str, Texts] = defaultdict(Texts)
+        self._ever: dict[str, Texts] = defaultdict(Texts)
         self._under_way: dict[str, dict[object, Callable[[], list[int]]]] = defaultdict(dict)
+        self._beside: set[object] = set()
         self.num_texts = 0
 
     def begin(self, scope: str, talk: object, text: Callable[[], list[int]]) -> None:
         """`talk` has begun, and its text so far is `text()`."""
-        self._under_way[scope][talk] = text
+        others = self._under_way[scope]
+        others[talk] = text
+        if len(others) > 1:
+            self._beside.update(others)
 
     def end(self, scope: str, talk: object, texts: Iterable[list[int]]) -> None:
         """All rows of `texts` were computed in `talk`."""
         del self._under_way[scope][talk]
+        self._beside.discard(talk)
         for text in texts:
-            self._known[scope].add(self._kept(text))
+            self._known[scope].add(text[: len(text) // self._grain * self._grain])
+            self._ever[scope].add(text)
             self.num_texts += 1
 
     def surely(self, scope: str, prompt: list[int]) -> Found:
@@ -72,11 +83,10 @@ class KnownTexts:
 
     def perhaps(self, scope: str, prompt: list[int], talk: object) -> Found:
         """The same, if all that may be known to `talk` by now is."""
+        if talk not in self._beside:
+            return self.surely(scope, prompt)
         others = [text() for other, text in self._under_way[scope].items() if other is not talk]
-        return self._found(prompt, [self._known[scope], *(Texts().add(self._kept(text)) for text in others)])
-
-    def _kept(self, text: list[int]) -> list[int]:
-        return text[: len(text) // self._grain * self._grain]
+        return self._found(prompt, [self._ever[scope], *(Texts().add(text) for text in others)])
 
     def _found(self, prompt: list[int], known: list[Texts]) -> Found:
         reach = len(prompt) - 1
