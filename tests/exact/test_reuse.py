@@ -30,14 +30,14 @@ FLOORS = {
     "evicted": 300,
     "resumed": 10_000,
     "in an answer": 1000,
-    "resumed after eviction": 20,
+    "resumed after eviction": 50,
     "resumed after an abort": 1000,
 }
 FLOORS_WITH_STATES = {
     "resumed from grid": 500,
     "resumed from junction": 200,
     "resumed from end": 5000,
-    "resumed from answer": 30,
+    "resumed from answer": 200,
 }
 """What 2,000 schedules of a family must at least have seen: hits by kind of state (answer: made while decoding) and by
 what happened before."""
