@@ -15,3 +15,13 @@ def own_configuration(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.mktemp("config")))
         yield
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    import torch  # not before OMP_WAIT_POLICY is set
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)

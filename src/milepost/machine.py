@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import math
 import os
 import platform
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,6 +47,13 @@ def describe_machine(root: Path = ROOT) -> Machine:
         available_bytes=available_memory_bytes(root),
         instruction_sets=tuple(name for name in INSTRUCTION_SETS if name in flags),
     )
+
+
+def advise_pages(start: int, end: int, advice: int) -> None:
+    """What is meant with the pages from address `start` to `end`, both multiples of a page: Linux's `madvise`, one of
+    `mmap`'s MADV constants. Elsewhere, and where it is refused, they stay as they are."""
+    if sys.platform == "linux" and start < end:
+        ctypes.CDLL(None).madvise(ctypes.c_void_p(start), ctypes.c_size_t(end - start), ctypes.c_int(advice))
 
 
 def usable_cpus(root: Path = ROOT) -> int:

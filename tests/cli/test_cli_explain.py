@@ -10,9 +10,9 @@ from typing import Any
 
 import httpx
 import pytest
+from byte_llama import byte_tokenizer
 from fake_engine import FakeEngine, serving, state_of
 from families import FAMILIES, tiny_model
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from milepost.cli.explanation import quoted
 from milepost.cli.main import main
@@ -34,10 +34,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Each byte is a token."""
     path = tmp_path_factory.mktemp("hybrid")
     tiny_model(FAMILIES["granitemoehybrid"]).save_pretrained(path)
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    backend = Tokenizer(models.BPE(vocab={text: i for i, text in enumerate(alphabet)}, merges=[]))
-    backend.pre_tokenizer, backend.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
-    backend.save(str(path / "tokenizer.json"))
+    byte_tokenizer().save(str(path / "tokenizer.json"))
     (path / "tokenizer_config.json").write_text(json.dumps({"chat_template": TEMPLATE}))
     return path
 

@@ -1,14 +1,8 @@
 """Models of a few thousand weights: the threads would spend their time waiting for each other."""
 
-from collections.abc import Iterator
-
 import pytest
-import torch
 
 
 @pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+def small_models(one_thread: None) -> None:
+    pass

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
 import pytest
-import torch
 from kinds import KINDS
 from plain_answers import PlainLoop
 from stage import Place, Serve, sample
@@ -22,11 +21,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 @pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+def small_models(one_thread: None) -> None:
+    """The threads would spend their time waiting for each other."""
 
 
 @pytest.fixture(scope="session")

@@ -2,35 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Iterator
 
 import openai
 import pytest
 import tokenizers
-import torch
+from byte_llama import byte_tokenizer, running_llama
 from fake_engine import serving, state_of
-from tokenizers import decoders, models, pre_tokenizers
 
-from milepost.config import EngineConfig
-from milepost.engine.async_llm import AsyncLLM
-from milepost.engine.build import assemble
-from milepost.models.loader.load import load_model
-from milepost.models.loader.random_weights import random_source
 from milepost.models.loader.source import TokenizerSource
 
-CONFIG = {
-    "model_type": "llama",
-    "hidden_size": 64,
-    "intermediate_size": 128,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "vocab_size": 300,
-    "max_position_embeddings": 1024,
-    "initializer_range": 0.2,
-}
 END = "<|im_end|>"
 TEMPLATES = {
     "hermes": "{# <tool_call> #}{{ messages[-1].content }}{% if think %}<think>{% endif %}{# </think> #}",
@@ -60,10 +42,7 @@ ASK = [{"role": "user", "content": "Do!"}]
 
 def tokenizer() -> tokenizers.Tokenizer:
     """Each byte a token, and tags: the most of them are special."""
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    backend = tokenizers.Tokenizer(models.BPE(vocab={text: i for i, text in enumerate(alphabet)}, merges=[]))
-    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    backend.decoder = decoders.ByteLevel()
+    backend = byte_tokenizer()
     backend.add_special_tokens([END, *TAGS[:4]])
     backend.add_tokens(TAGS[4:])
     return backend
@@ -71,14 +50,7 @@ def tokenizer() -> tokenizers.Tokenizer:
 
 @pytest.fixture(scope="module", params=TEMPLATES)
 def client(request: pytest.FixtureRequest) -> Iterator[openai.OpenAI]:
-    backend = tokenizer()
-    source = dataclasses.replace(
-        random_source(CONFIG, "tiny"),
-        tokenizer=TokenizerSource(backend, chat_template=TEMPLATES[request.param]),
-        generation_config={"eos_token_id": backend.token_to_id(END)},
-    )
-    config = EngineConfig(kv_cache_memory_bytes=32 * 2**20, max_num_seqs=4)
-    engine = AsyncLLM(assemble(load_model(source, torch.float32), config))
+    engine = running_llama(TokenizerSource(tokenizer(), chat_template=TEMPLATES[request.param]), END)
     try:
         with serving(state_of(engine)) as url, openai.OpenAI(base_url=f"{url}/v1", api_key="x") as client:
             yield client

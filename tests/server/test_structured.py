@@ -12,53 +12,28 @@ from typing import Any
 import httpx
 import openai
 import pytest
-import tokenizers
-import torch
+from byte_llama import byte_tokenizer, running_llama
 from fake_engine import FakeEngine, serving, state_of
 from pydantic import BaseModel, Field
-from tokenizers import AddedToken, decoders, models, pre_tokenizers
+from tokenizers import AddedToken
 
-from milepost.config import EngineConfig
 from milepost.engine import async_llm
 from milepost.engine.async_llm import AsyncLLM
-from milepost.engine.build import assemble
 from milepost.errors import RequestError
-from milepost.models.loader.load import load_model
-from milepost.models.loader.random_weights import random_source
 from milepost.models.loader.source import TokenizerSource
 from milepost.sampling_params import SamplingParams
 from milepost.structured_outputs import StructuredOutputsParams
 
 ASK: Any = [{"role": "user", "content": "Where?"}]
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"], "additionalProperties": False}
-CONFIG = {
-    "model_type": "llama",
-    "hidden_size": 64,
-    "intermediate_size": 128,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "vocab_size": 300,
-    "max_position_embeddings": 512,
-    "initializer_range": 0.2,
-}
 TEMPLATE = "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}"
 
 
 def running_model() -> AsyncLLM:
-    """A random llama that reads and writes bytes."""
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    backend = tokenizers.Tokenizer(models.BPE(vocab={text: i for i, text in enumerate(alphabet)}, merges=[]))
-    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    backend.decoder = decoders.ByteLevel()
+    backend = byte_tokenizer()
     backend.add_special_tokens([AddedToken("</s>", special=True)])
-    source = dataclasses.replace(
-        random_source(CONFIG),
-        tokenizer=TokenizerSource(backend, {"eos_token": "</s>"}, TEMPLATE),
-        generation_config={"eos_token_id": 256},
-    )
-    config = EngineConfig(kv_cache_memory_bytes=2**24, max_num_seqs=8)
-    return AsyncLLM(assemble(load_model(source, torch.float32), config))
+    tokenizer = TokenizerSource(backend, {"eos_token": "</s>"}, TEMPLATE)
+    return running_llama(tokenizer, "</s>", max_position_embeddings=512)
 
 
 @pytest.fixture(scope="module")

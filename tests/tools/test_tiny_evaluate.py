@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from small_shape import SHAPE
 from tools.tiny.checkpoint import save_checkpoint
 from tools.tiny.evaluate import QUARTILES, Case, cases, engine_answers, table, transformers_answers
 from tools.tiny.forgetting import answer_after_loss, forgetful_copy
@@ -17,16 +18,6 @@ from milepost.models.base import Model
 from milepost.models.loader.load import load_model, open_model
 from milepost.specs import CHUNK
 
-SHAPE = Shape(
-    vocab_size=400,
-    hidden_size=32,
-    intermediate_size=48,
-    num_layers=2,
-    attention=(1,),
-    head_dim=16,
-    key_dim=8,
-    value_dim=8,
-)
 WORDS = train_tokenizer(600)
 TOKENIZER = train_tokenizer(100, SHAPE.vocab_size)
 EOS = token_id(TOKENIZER, END)

@@ -5,24 +5,15 @@ from pathlib import Path
 
 import pytest
 import torch
+from small_shape import SHAPE
 from tools.tiny.batches import batch_of
 from tools.tiny.gradients import Gradients
-from tools.tiny.model import Shape, TinyModel
+from tools.tiny.model import TinyModel
 from tools.tiny.optimiser import Optimiser, rate_at
 from tools.tiny.tasks import KINDS
 from tools.tiny.tokenizer import END, PAD, ChatEncoder, token_id, train_tokenizer
 from tools.tiny.train import Plan, Run, tokenizer_in
 
-SHAPE = Shape(
-    vocab_size=400,
-    hidden_size=32,
-    intermediate_size=48,
-    num_layers=2,
-    attention=(1,),
-    head_dim=16,
-    key_dim=8,
-    value_dim=8,
-)
 TOKENIZER = train_tokenizer(100, SHAPE.vocab_size)
 PLAN = Plan(minutes=1.0, batch_tokens=600, lengths=((0.0, 128),), rate=1.0, narrow=False, seed=3, blind=((0.0, 0.5),))
 

@@ -77,14 +77,14 @@ def _pieces(batch: Batch, attends: torch.Tensor | None) -> Iterator[_Piece]:
     rows, length = batch.inputs.shape
     step = max(1, PIECE_TOKENS // length)
     for row in range(0, rows, step):
-        span = (batch.places >= row * length) & (batch.places < (row + step) * length)
-        first, count = int((batch.places < row * length).sum()), int(span.sum())
+        first, last = torch.searchsorted(batch.places, torch.tensor([row * length, (row + step) * length])).tolist()
+        answers = slice(first, last)
         yield _Piece(
             batch.inputs[row : row + step],
             None if attends is None else attends[row : row + step],
-            batch.places[span] - row * length,
-            batch.targets[span],
-            slice(first, first + count),
+            batch.places[answers] - row * length,
+            batch.targets[answers],
+            answers,
         )
 
 

@@ -77,17 +77,17 @@ def read_prompt(name: str, content: str, model: FileModel) -> FilePrompt:
     if request.messages is None:
         found = _plain(name, request.prompt, model)
         return replace(found, places=Places((), read_breakpoints(request.cache_breakpoints, len(found.ids))))
+    from milepost.engine.inputs import chat_prompt
     from milepost.server.prompts import for_template
 
     template = model.chat_template
     if template is None:
         raise RequestError("this model has no chat template", "give one with --chat-template FILE")
     messages, options = for_template(model, template, request.messages, request)
-    text = template.render(messages, **options)
     special = bool(request.add_special_tokens)
-    ids, places = model.tokenizer.encode_with(template.places(text, messages, **options), text, special)
+    chat = chat_prompt(template, model.tokenizer, messages, add_special_tokens=special, **options)
     tools = options.pop("tools")
-    return FilePrompt(name, text, ids, messages, tools, options, places)
+    return FilePrompt(name, chat["prompt"], chat["prompt_token_ids"], messages, tools, options, chat["places"])
 
 
 def _plain(name: str, prompt: Any, model: FileModel) -> FilePrompt:

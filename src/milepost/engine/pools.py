@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import ctypes
 import mmap
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
 import torch
 
+from milepost.machine import advise_pages
 from milepost.ops import KVLayer, RecurrentLayer
 from milepost.specs import BLOCK_SIZE, Buffer, LayerSpec, LayerSpecs, PagedKV, Recurrent
 
@@ -84,15 +83,14 @@ def _recurrent(
 
 def _give_back(tensor: torch.Tensor, numbers: Sequence[int]) -> None:
     """The whole pages that entries `numbers` of `tensor` lie in, where the machine can take them."""
-    if sys.platform != "linux" or tensor.device.type != "cpu":
+    if tensor.device.type != "cpu":
         return
     entry_bytes = tensor[0].numel() * tensor.element_size()
     for first, count in _runs(numbers):
         start = tensor.data_ptr() + first * entry_bytes
         end = (start + count * entry_bytes) // mmap.PAGESIZE * mmap.PAGESIZE
         start = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE
-        if start < end:
-            _libc().madvise(ctypes.c_void_p(start), ctypes.c_size_t(end - start), DONT_NEED)
+        advise_pages(start, end, DONT_NEED)
 
 
 def _runs(numbers: Sequence[int]) -> Iterator[tuple[int, int]]:
@@ -107,7 +105,3 @@ def _runs(numbers: Sequence[int]) -> Iterator[tuple[int, int]]:
         first, count = number, 1
     if count:
         yield first, count
-
-
-def _libc() -> ctypes.CDLL:
-    return ctypes.CDLL(None, use_errno=True)

@@ -7,17 +7,18 @@ page; a chunk is freed with the last weight in it.
 
 from __future__ import annotations
 
-import ctypes
 import math
-import sys
 from collections.abc import Sequence
 
 import torch
 
+from milepost.machine import advise_pages
+
 HUGE_PAGE_BYTES = 2 << 20
 CHUNK_BYTES = 64 << 20
 LINE_BYTES = 64
-_USE_HUGE_PAGES = 14  # MADV_HUGEPAGE of Linux
+USE_HUGE_PAGES = 14
+"""`MADV_HUGEPAGE` of Linux; `mmap` has no such name elsewhere."""
 
 
 class LastingMemory:
@@ -43,8 +44,5 @@ def _huge(num_bytes: int) -> torch.Tensor:
     whole = torch.empty(size + HUGE_PAGE_BYTES, dtype=torch.uint8)
     start = -whole.data_ptr() % HUGE_PAGE_BYTES
     found = whole[start : start + size]
-    if sys.platform == "linux":  # where it is refused, pages are as small as they always are
-        ctypes.CDLL(None).madvise(
-            ctypes.c_void_p(found.data_ptr()), ctypes.c_size_t(size), ctypes.c_int(_USE_HUGE_PAGES)
-        )
+    advise_pages(found.data_ptr(), found.data_ptr() + size, USE_HUGE_PAGES)
     return found
