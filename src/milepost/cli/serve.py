@@ -72,6 +72,9 @@ def serve(
     sse_ping_interval: Annotated[
         int, typer.Option(help="Seconds of silence before a stream of /v1/messages gets a ping; -1: none.")
     ] = 30,
+    max_num_queued_reqs: Annotated[
+        int, typer.Option(min=1, help="Requests that may wait or run at once; more are refused with 429.")
+    ] = 1024,
 ) -> None:
     """Serve a model over HTTP, with OpenAI's and Anthropic's APIs."""
     names = tuple(served_model_name or ())
@@ -108,6 +111,7 @@ def serve(
         cache_scope=cache_scope,
         operator_api_key=operator_api_key,
         sse_ping_interval=sse_ping_interval,
+        max_num_queued_reqs=max_num_queued_reqs,
     )
     _run(config, host, port, settings, [(name, _prefix(name)) for name in prewarm or ()])
 

@@ -20,6 +20,7 @@ from milepost.server.errors import ApiResponse
 from milepost.server.generation import finals, new_job, run
 from milepost.server.ignored import TOOLS, note
 from milepost.server.prompts import read_conversation
+from milepost.server.queue_limit import admit
 from milepost.server.sampling import check_shared, sampling_params
 from milepost.server.schemas import ChatRequest
 from milepost.server.state import Engine, server_state
@@ -48,6 +49,7 @@ async def messages(request: Request) -> Response:
     check_shared(chat)
     read_tool_choice(chat)
     params = sampling_params(chat, engine, max_tokens=chat.max_tokens, logprobs=None, prompt_logprobs=None)
+    admit(request)
     prompt = await until_hangup(request, read_conversation(engine, chat.messages, chat))
     room = _room(engine, len(prompt.ids), body.max_tokens)
     form = answer_form(engine, chat, prompt)

@@ -14,6 +14,7 @@ from milepost.server import (
     openai_chat,
     openai_completions,
     openai_models,
+    page,
     prefixes,
     recent,
     tokenize,
@@ -21,6 +22,7 @@ from milepost.server import (
 from milepost.server.anthropic_diagnostics import Fingerprints
 from milepost.server.ignored import TellIgnored
 from milepost.server.middleware import ApiKey, ErrorBoundary, LoadingGate
+from milepost.server.queue_limit import QueueLimit
 from milepost.server.state import ServerState
 
 
@@ -39,6 +41,7 @@ def create_app(state: ServerState) -> FastAPI:
         cache,
         prefixes,
         recent,
+        page,
     ):
         app.include_router(module.router)
     errors.install(app)
@@ -61,4 +64,5 @@ def _middleware(state: ServerState) -> list[Middleware]:
     if state.settings.keys:
         layers.append(Middleware(ApiKey, keys=state.settings.keys))
     layers.append(Middleware(LoadingGate, state=state))
+    layers.append(Middleware(QueueLimit, max_num_queued_reqs=state.settings.max_num_queued_reqs))
     return layers

@@ -28,6 +28,9 @@ METHODS = ("DELETE", "GET", "HEAD", "PATCH", "POST", "PUT")
 
 MAX_MESSAGE_CHARS = 2000
 
+RETRY_SECONDS = 5
+"""When to ask again (`Retry-After`) a server that has too much to do, or is not ready. Official clients heed it."""
+
 
 class ApiResponse(Response):
     """JSON; a number that JSON cannot write becomes null."""
@@ -68,7 +71,8 @@ def error_response(
 ) -> ApiResponse:
     """OpenAI's error object `body` as an answer to the request of `scope`, in the shape of the API that it asked."""
     shaped = anthropic_error(status, body) if speaks_anthropic(str(scope["path"])) else body
-    return ApiResponse(shaped, status, dict(headers or {}))
+    later = {"Retry-After": str(RETRY_SECONDS)} if status in (429, 503) else {}
+    return ApiResponse(shaped, status, {**later, **(headers or {})})
 
 
 def log_failure(error: Exception, what: str) -> None:

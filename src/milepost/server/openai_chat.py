@@ -14,6 +14,7 @@ from milepost.server.generation import finals, new_job, run
 from milepost.server.ignored import TOOLS, note
 from milepost.server.message_text import content_text
 from milepost.server.prompts import is_function, read_conversation
+from milepost.server.queue_limit import admit
 from milepost.server.sampling import check_fits, check_logprobs, check_shared, sampling_params
 from milepost.server.schemas import ChatRequest, StreamOptions
 from milepost.server.state import Engine, server_state
@@ -32,6 +33,7 @@ async def chat_completions(request: Request) -> Response:
     note(request, TOOLS, (str(tool.get("type") or "function") for tool in body.tools or () if not is_function(tool)))
     engine = state.engine
     params = with_tags(_params(body, engine), engine)
+    admit(request, params.n)
     prompt = await until_hangup(request, read_conversation(engine, body.messages, body))
     check_fits(engine, len(prompt.ids), params.max_tokens, "messages")
     form = answer_form(engine, body, prompt)

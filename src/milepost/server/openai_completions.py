@@ -15,7 +15,8 @@ from milepost.server.errors import ApiResponse
 from milepost.server.explaining import Explained
 from milepost.server.generation import Job, PromptOutput, Usage, finals, new_job, run
 from milepost.server.logprobs import LegacyLogprobs, prompt_logprobs
-from milepost.server.prompts import MAX_PROMPTS, Prompt, read_prompts, with_breakpoints
+from milepost.server.prompts import MAX_PROMPTS, Prompt, num_prompts, read_prompts, with_breakpoints
+from milepost.server.queue_limit import admit
 from milepost.server.sampling import check_fits, check_logprobs, check_shared, sampling_params
 from milepost.server.schemas import CompletionRequest, StreamOptions
 from milepost.server.state import Engine, Tokenizer, server_state
@@ -32,6 +33,7 @@ async def completions(request: Request) -> Response:
     _check(body)
     engine = state.engine
     params = _params(body, engine)
+    admit(request, params.n * num_prompts(body.prompt))
     special = body.add_special_tokens is not False
     prompts = await until_hangup(request, read_prompts(engine, body.prompt, add_special_tokens=special))
     prompts = with_breakpoints(prompts, body.cache_breakpoints)

@@ -17,6 +17,7 @@ from milepost.outputs import PinnedPrefix, PrewarmOutput
 from milepost.server.body import read_json
 from milepost.server.errors import ApiResponse
 from milepost.server.prompts import Prompt, read_conversation, read_prompts, with_breakpoints
+from milepost.server.queue_limit import admit
 from milepost.server.sampling import check_fits
 from milepost.server.schemas import PrefixRequest
 from milepost.server.state import Engine, ServerState, server_state
@@ -36,6 +37,7 @@ async def prewarm(request: Request) -> Response:
     state.served_name(body.model)
     pin = PinFor(state.owner_of(request), state.num_owners) if body.pin else False
     scope = state.scope_of(request, body.cache_salt or "")
+    admit(request)
     warm = await until_hangup(request, _computed(state.engine, body, scope, pin))
     return ApiResponse(_told(warm))
 

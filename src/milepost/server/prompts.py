@@ -106,6 +106,11 @@ async def read_prompts(engine: Engine, prompt: Any, *, add_special_tokens: bool)
     return await read_texts(engine, prompt, add_special_tokens=add_special_tokens)
 
 
+def num_prompts(prompt: Any) -> int:
+    """As `read_prompts` would find, before anything of them is read."""
+    return len(prompt) if isinstance(prompt, list) and prompt and not _is_id(prompt[0]) else 1
+
+
 async def read_texts(engine: Engine, texts: list[str], *, add_special_tokens: bool) -> list[Prompt]:
     """Raises `RequestError` when the model has no tokenizer."""
     tokenizer = needs_tokenizer(engine, "prompt")

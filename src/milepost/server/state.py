@@ -93,7 +93,7 @@ class Engine(Model, Protocol):
     ) -> AsyncIterator[RequestOutput]: ...
     def metrics_text(self) -> bytes: ...
     def cache_snapshot(self) -> CacheSnapshot: ...
-    async def cache_tree(self) -> TreeSnapshot: ...
+    async def cache_tree(self, scope: str | None = None) -> TreeSnapshot: ...
     async def prewarm(
         self,
         prompt: Mapping[str, Any],
@@ -120,6 +120,7 @@ class ServerSettings:
     cache_scope         who shares cached prefixes: "tenant", the requests of one key; "global", all. None: tenant where
                         there are keys
     sse_ping_interval   seconds without an event after which a stream of /v1/messages gets a ping; 0 or less: never
+    max_num_queued_reqs  samples that may wait or run at once; a request beyond them is refused with 429
     """
 
     served_model_names: tuple[str, ...] = ()
@@ -129,6 +130,7 @@ class ServerSettings:
     cache_scope: str | None = None
     operator_api_key: str | None = None
     sse_ping_interval: float = 30
+    max_num_queued_reqs: int = 1024
 
     def __post_init__(self) -> None:
         if self.cache_scope not in (None, *CACHE_SCOPES):

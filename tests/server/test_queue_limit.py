@@ -1,0 +1,107 @@
+"""A bounded queue: what is in flight goes on, what comes beyond is refused at once and may come again."""
+
+import contextlib
+from collections.abc import Iterator
+
+import anthropic
+import httpx
+import openai
+import pytest
+from fake_engine import FakeEngine, serving, state_of, wait_until
+
+from milepost.errors import RequestError
+from milepost.server.queue_limit import InFlight, Seats
+
+ASK = [{"role": "user", "content": "Where?"}]
+LONG = {"prompt": "a", "max_tokens": 200, "stream": True}
+
+
+@pytest.fixture(scope="module")
+def endless() -> FakeEngine:
+    return FakeEngine(step_s=0.02, endless=True)
+
+
+@pytest.fixture(scope="module")
+def narrow(endless: FakeEngine) -> Iterator[str]:
+    with serving(state_of(endless, max_num_queued_reqs=2)) as url:
+        yield url
+
+
+@contextlib.contextmanager
+def filled(url: str, endless: FakeEngine, body: dict) -> Iterator[Iterator[str]]:
+    """One stream that takes all seats, once it runs."""
+    wait_until(lambda: not endless.running)
+    with httpx.stream("POST", f"{url}/v1/completions", json=body) as running:
+        lines = running.iter_lines()
+        next(lines)
+        yield lines
+
+
+def test_seats_are_given_back():
+    in_flight = InFlight(3)
+    many, late = Seats(in_flight), Seats(in_flight)
+    many.take(2)
+    late.take(5)
+    assert in_flight.num_samples == 7, "let in while seats are free, however many it asks for"
+    with pytest.raises(RequestError, match="7 answers in flight"):
+        many.take(1)
+    late.leave()
+    late.leave()
+    assert in_flight.num_samples == 2
+    many.take(1)
+    many.leave()
+    assert in_flight.num_samples == 0
+
+
+@pytest.mark.parametrize("body", [LONG | {"n": 2}, LONG | {"prompt": ["a", "b"]}, LONG | {"prompt": [[1], [2]]}])
+def test_the_one_too_many_is_refused_and_the_running_ones_end_well(narrow: str, endless: FakeEngine, body: dict):
+    asked = len(endless.asked)
+    with filled(narrow, endless, body) as lines:
+        running = len(endless.running)
+        refused = httpx.post(f"{narrow}/v1/chat/completions", json={"messages": ASK})
+        assert refused.status_code == 429
+        assert int(refused.headers["retry-after"]) > 0
+        error = refused.json()["error"]
+        assert (error["type"], error["code"]) == ("rate_limit_error", "rate_limit_exceeded")
+        assert "--max-num-queued-reqs" in error["message"]
+        assert len(endless.asked) == asked + running, "the refused one has reached nobody"
+        assert [line for line in lines if line][-1] == "data: [DONE]"
+    answer = httpx.post(f"{narrow}/v1/chat/completions", json={"messages": ASK, "max_tokens": 1})
+    assert answer.status_code == 200
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/messages", "/cache/prefixes"])
+def test_every_route_that_queues_is_bounded(narrow: str, endless: FakeEngine, path: str):
+    body = {"max_tokens": 1} | ({"messages": ASK} if path == "/v1/messages" else {"prompt": "a"})
+    with filled(narrow, endless, LONG | {"n": 2}):
+        refused = httpx.post(f"{narrow}{path}", json=body)
+        assert refused.status_code == 429
+        assert refused.json()["error"]["type"] == "rate_limit_error"
+        for free in ("/health", "/v1/models", "/metrics"):
+            assert httpx.get(f"{narrow}{free}").status_code == 200
+        count = httpx.post(f"{narrow}/tokenize", json={"prompt": "a"})
+        assert count.status_code == 200
+    wait_until(lambda: not endless.running)
+    assert httpx.post(f"{narrow}{path}", json=body).status_code == 200, "who left has given back the seats"
+
+
+def test_bad_requests_keep_no_seat(narrow: str, endless: FakeEngine):
+    wait_until(lambda: not endless.running)
+    for _ in range(4):
+        assert httpx.post(f"{narrow}/v1/completions", json={"prompt": [[]]}).status_code == 400
+        assert httpx.post(f"{narrow}/v1/chat/completions", json={"messages": []}).status_code == 400
+    assert httpx.post(f"{narrow}/v1/completions", json={"prompt": "a", "max_tokens": 1}).status_code == 200
+
+
+def test_official_clients_know_it(narrow: str, endless: FakeEngine):
+    with filled(narrow, endless, LONG | {"n": 2}):
+        with (
+            openai.OpenAI(base_url=f"{narrow}/v1", api_key="none", max_retries=0) as client,
+            pytest.raises(openai.RateLimitError),
+        ):
+            client.chat.completions.create(model="fake", messages=ASK)
+        with (
+            anthropic.Anthropic(base_url=narrow, api_key="none", max_retries=0) as client,
+            pytest.raises(anthropic.RateLimitError),
+        ):
+            client.messages.create(model="fake", max_tokens=1, messages=ASK)
