@@ -22,6 +22,7 @@ from milepost.engine.grammars import Grammars
 from milepost.engine.memory import MemoryPlan, plan_memory, size
 from milepost.engine.metrics import Metrics
 from milepost.engine.pools import allocate_pools
+from milepost.engine.replay import Replays
 from milepost.engine.runner import Runner
 from milepost.engine.sampler import Sampler
 from milepost.engine.sampling_defaults import sampling_defaults
@@ -82,7 +83,8 @@ def assemble(loaded: LoadedModel, config: EngineConfig, clock: Callable[[], floa
         policy=config.scheduling_policy,
     )
     decode = served.tokenizer.token_text if served.tokenizer else None
-    runner = Runner(model, pools, Sampler(served.eos_token_ids, decode), decode)
+    replays = Replays(model, pools, plan.max_model_len)
+    runner = Runner(model, pools, Sampler(served.eos_token_ids, decode), decode, replays)
     return Engine(served, scheduler, runner, Metrics(served.name), clock, random.Random(config.seed))
 
 

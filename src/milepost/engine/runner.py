@@ -8,6 +8,7 @@ import torch
 
 from milepost.engine.logprobs import Decode, prompt_logprobs
 from milepost.engine.pools import Pools
+from milepost.engine.replay import Replays
 from milepost.engine.sampler import Sampled, Sampler
 from milepost.engine.scheduler import Piece
 from milepost.errors import RequestFailed
@@ -33,22 +34,27 @@ class PieceResult:
 class Runner:
     """Holds the model and the memory of its states; knows nothing of requests beyond their rows."""
 
-    def __init__(self, model: Model, pools: Pools, sampler: Sampler, decode: Decode | None) -> None:
-        self.model, self.pools, self.sampler, self.decode = model, pools, sampler, decode
+    def __init__(
+        self, model: Model, pools: Pools, sampler: Sampler, decode: Decode | None, replays: Replays | None = None
+    ) -> None:
+        self.model, self.pools, self.sampler, self.decode, self.replays = model, pools, sampler, decode, replays
         self.device = next(model.parameters()).device
 
     @torch.inference_mode()
     def run(self, pieces: tuple[Piece, ...]) -> list[PieceResult]:
         """One forward pass over all `pieces`; a result for each, in their order. Sets `num_sound` of a sequence where a
         row is not finite."""
-        hidden = self._forward(pieces)
+        drawing = [i for i, piece in enumerate(pieces) if piece.samples and piece.seq.params.max_tokens != 0]
+        replayed = self.replays.run(pieces) if self.replays and len(drawing) == len(pieces) else None
+        hidden, logits = replayed or (self._forward(pieces), None)
         _mark_unsound(pieces, hidden)
         ends, total = [], 0
         for piece in pieces:
             total += piece.end - piece.start
             ends.append(total)
-        drawing = [i for i, piece in enumerate(pieces) if piece.samples and piece.seq.params.max_tokens != 0]
-        drawn = self._draw(hidden, [ends[i] - 1 for i in drawing], [pieces[i].seq for i in drawing])
+        if logits is None and drawing:
+            logits = self.model.logits(hidden[[ends[i] - 1 for i in drawing]])
+        drawn = [] if logits is None else self.sampler.sample(logits, [pieces[i].seq for i in drawing])
         sampled = dict(zip(drawing, drawn, strict=True))
         sampled |= {i: _not_finite(piece.seq) for i, piece in enumerate(pieces) if piece.seq.num_sound is not None}
         return [
@@ -62,11 +68,6 @@ class Runner:
         batch = ForwardBatch.pack(rows, self.pools.kv, self.pools.recurrent, self.device)
         hidden: torch.Tensor = self.model(torch.tensor(tokens, dtype=torch.int64, device=self.device), batch)
         return hidden
-
-    def _draw(self, hidden: torch.Tensor, rows: list[int], seqs: list[Sequence]) -> list[Sampled | Exception]:
-        if not seqs:
-            return []
-        return self.sampler.sample(self.model.logits(hidden[rows]), seqs)
 
     def _prompt_logprobs(self, piece: Piece, hidden: torch.Tensor) -> dict[int, TokenLogprobs] | Exception:
         """Of the prompt tokens that follow the piece's rows; `hidden` ends with the piece's last row."""

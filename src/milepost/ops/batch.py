@@ -70,6 +70,8 @@ class ForwardBatch:
                                        `grid_starts[s + 1]`
     grid_starts      int32 [S + 1]
     recurrent        per layer         its recurrent buffers, or None for a layer that has none
+    longest          int32 [S]         what seq_lens may grow to while these tensors are used again
+                                       (`ops/recording.py`); None: they are used once
     """
 
     positions: torch.Tensor
@@ -83,6 +85,7 @@ class ForwardBatch:
     grid_slots: torch.Tensor
     grid_starts: torch.Tensor
     recurrent: Sequence[RecurrentLayer | None]
+    longest: torch.Tensor | None = None
 
     @staticmethod
     def pack(

@@ -10,6 +10,7 @@ import torch
 
 from milepost.ops import cpu
 from milepost.ops import torch as reference
+from milepost.ops.cpu.kernels import Kernels
 from milepost.ops.packed import PackedWeight
 
 
@@ -49,6 +50,8 @@ class Ops:
     selective_scan: Callable[..., torch.Tensor]
     route: Callable[..., tuple[torch.Tensor, torch.Tensor]]
     moe_mlp: Callable[..., torch.Tensor]
+    kernels: Kernels | None = None
+    """What computes all of the ops, if that is one compiled module."""
 
 
 class Backend(Protocol):
@@ -79,7 +82,7 @@ def bind(target: Target, backends: Sequence[Backend] | None = None) -> tuple[Ops
     backends = [cpu.CpuBackend()] if backends is None else backends
     bound: dict[str, Callable[..., object]] = {}
     table = []
-    for op in (f.name for f in fields(Ops)):
+    for op in (f.name for f in fields(Ops) if f.name != "kernels"):
         bound[op], name, exact, refused = getattr(reference, op), "torch", op in reference.ROW_INDEPENDENT, []
         for backend in backends:
             found = backend.kernel(op, target)
@@ -88,7 +91,14 @@ def bind(target: Target, backends: Sequence[Backend] | None = None) -> tuple[Ops
                 break
             refused.append((backend.NAME, found))
         table.append(Choice(op, name, exact, tuple(refused)))
-    return Ops(**bound), table  # type: ignore[arg-type]
+    return Ops(**bound, kernels=_one_for_all(table, backends)), table  # type: ignore[arg-type]
+
+
+def _one_for_all(table: Sequence[Choice], backends: Sequence[Backend]) -> Kernels | None:
+    for backend in backends:
+        if isinstance(backend, cpu.CpuBackend) and {choice.backend for choice in table} == {backend.NAME}:
+            return None if isinstance(backend.kernels, str) else backend.kernels
+    return None
 
 
 def exactness(table: Sequence[Choice]) -> str:

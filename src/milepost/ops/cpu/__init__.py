@@ -12,6 +12,7 @@ from milepost.ops.cpu import library
 from milepost.ops.cpu.activation import gelu_tanh_mul, sigmoid, sigmoid_mul, silu, silu_mul, soft_cap, softplus
 from milepost.ops.cpu.attention import paged_attention, store_kv
 from milepost.ops.cpu.conv import causal_conv
+from milepost.ops.cpu.kernels import Kernels
 from milepost.ops.cpu.linear import embed, linear, pack
 from milepost.ops.cpu.moe import moe_mlp, route
 from milepost.ops.cpu.norm import gated_rms_norm, l2_norm, offset_rms_norm, rms_norm
@@ -48,7 +49,7 @@ KERNELS: dict[str, Callable[..., object]] = {
     "route": route,
     "moe_mlp": moe_mlp,
 }
-"""Each takes the compiled module first, then the arguments of its namesake in `ops/torch`."""
+"""Each takes the compiled kernels first, then the arguments of its namesake in `ops/torch`."""
 
 DTYPES = (torch.float32, torch.bfloat16)
 
@@ -61,20 +62,22 @@ class CpuBackend:
     def __init__(self, instruction_set: str | None = None) -> None:
         """None: as the environment says, or the best that this machine has."""
         self.instruction_set = instruction_set or library.chosen()
-        self._module = library.module_of(self.instruction_set or "portable")
+        module = library.module_of(self.instruction_set or "portable")
+        self.kernels = module if isinstance(module, str) else Kernels(module)
+        """What computes, or why there is nothing that does."""
         self.NAME = f"cpu {self.instruction_set}" if self.instruction_set else "cpu"
 
     def kernel(self, op: str, target: Target) -> Callable[..., object] | str:
-        if isinstance(self._module, str):
-            return self._module
+        if isinstance(self.kernels, str):
+            return self.kernels
         if target.device.type != "cpu":
             return f"runs on cpu, not {target.device.type}"
         if op not in KERNELS:
             return "no kernel yet"
         if target.dtype not in DTYPES:
             return f"no kernel for {str(target.dtype).removeprefix('torch.')}"
-        return partial(KERNELS[op], self._module)
+        return partial(KERNELS[op], self.kernels)
 
     def num_threads(self) -> int:
         """Threads of the kernels' OpenMP pool, which is torch's; 0 without kernels."""
-        return 0 if isinstance(self._module, str) else self._module.num_threads()
+        return 0 if isinstance(self.kernels, str) else self.kernels.num_threads()

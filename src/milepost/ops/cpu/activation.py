@@ -3,38 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import ModuleType
 
 import torch
 
+from milepost.ops.cpu.kernels import Kernels
 from milepost.ops.cpu.rows import Places, count_rows, dense_like, in_rows
 
 
-def silu(lib: ModuleType, x: torch.Tensor) -> torch.Tensor:
+def silu(lib: Kernels, x: torch.Tensor) -> torch.Tensor:
     return _each(lib.silu_f32 if x.dtype == torch.float32 else lib.silu_bf16, x)
 
 
-def sigmoid(lib: ModuleType, x: torch.Tensor) -> torch.Tensor:
+def sigmoid(lib: Kernels, x: torch.Tensor) -> torch.Tensor:
     return _each(lib.sigmoid_f32 if x.dtype == torch.float32 else lib.sigmoid_bf16, x)
 
 
-def softplus(lib: ModuleType, x: torch.Tensor) -> torch.Tensor:
+def softplus(lib: Kernels, x: torch.Tensor) -> torch.Tensor:
     return _each(lib.softplus_f32 if x.dtype == torch.float32 else lib.softplus_bf16, x)
 
 
-def soft_cap(lib: ModuleType, x: torch.Tensor, cap: float) -> torch.Tensor:
+def soft_cap(lib: Kernels, x: torch.Tensor, cap: float) -> torch.Tensor:
     return _each(lib.soft_cap_f32 if x.dtype == torch.float32 else lib.soft_cap_bf16, x, cap)
 
 
-def silu_mul(lib: ModuleType, gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
+def silu_mul(lib: Kernels, gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
     return _pair(lib.silu_mul_f32 if up.dtype == torch.float32 else lib.silu_mul_bf16, gate, up)
 
 
-def gelu_tanh_mul(lib: ModuleType, gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
+def gelu_tanh_mul(lib: Kernels, gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
     return _pair(lib.gelu_tanh_mul_f32 if up.dtype == torch.float32 else lib.gelu_tanh_mul_bf16, gate, up)
 
 
-def sigmoid_mul(lib: ModuleType, gate: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+def sigmoid_mul(lib: Kernels, gate: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     if gate.dtype != x.dtype:
         return sigmoid_mul(lib, gate.float(), x.float()).to(x.dtype)
     if gate.shape == x.shape:

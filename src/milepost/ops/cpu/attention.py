@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from types import ModuleType
-
 import torch
 
 from milepost.errors import ModelError
 from milepost.ops.batch import ForwardBatch, KVLayer
+from milepost.ops.cpu.kernels import Kernels
 
 NO_WINDOW = 2**62
 
 
-def store_kv(lib: ModuleType, k: torch.Tensor, v: torch.Tensor, kv: KVLayer, slot_mapping: torch.Tensor) -> None:
+def store_kv(lib: Kernels, k: torch.Tensor, v: torch.Tensor, kv: KVLayer, slot_mapping: torch.Tensor) -> None:
     k, v = _rows_of(k, kv), _rows_of(v, kv)
     run = lib.store_kv_bf16 if kv.k.dtype == torch.bfloat16 else lib.store_kv_f32
     size = kv.k.shape[2] * kv.k.shape[3]
@@ -36,7 +35,7 @@ def _rows_of(x: torch.Tensor, kv: KVLayer) -> torch.Tensor:
 
 
 def paged_attention(
-    lib: ModuleType,
+    lib: Kernels,
     q: torch.Tensor,
     kv: KVLayer,
     batch: ForwardBatch,
@@ -56,7 +55,9 @@ def paged_attention(
     starts, lens, tables = batch.query_start_loc, batch.seq_lens, batch.block_tables
     where = starts.data_ptr(), lens.data_ptr(), lens.shape[0]
     shape = num_heads, kv.k.shape[2], head_dim, NO_WINDOW if window is None else window
-    scratch = torch.empty(lib.attention_scratch(*where, *shape), dtype=torch.uint8)
+    longest = lens if batch.longest is None else batch.longest
+    scratch_bytes = lib.attention_scratch(starts.data_ptr(), longest.data_ptr(), lens.shape[0], *shape)
+    scratch = torch.empty(scratch_bytes, dtype=torch.uint8)
     run = lib.attention_bf16 if q.dtype == torch.bfloat16 else lib.attention_f32
     run(
         q.data_ptr(),

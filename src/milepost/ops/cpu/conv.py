@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from types import ModuleType
-
 import torch
 
 from milepost.ops.batch import ForwardBatch
+from milepost.ops.cpu.kernels import Kernels
 from milepost.ops.cpu.rows import dense_like, side_by_side
 from milepost.specs import CHUNK
 
 
 def causal_conv(
-    lib: ModuleType,
+    lib: Kernels,
     x: torch.Tensor,
     weight: torch.Tensor,
     bias: torch.Tensor | None,

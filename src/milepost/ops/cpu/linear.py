@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from types import ModuleType
 
 import torch
 
+from milepost.ops.cpu.kernels import Kernels
 from milepost.ops.cpu.lasting import LastingMemory
 from milepost.ops.packed import PackedWeight
 
@@ -15,18 +15,18 @@ PANEL = 64
 _WEIGHTS = LastingMemory()
 
 
-def pack(lib: ModuleType, weight: torch.Tensor) -> PackedWeight:
+def pack(lib: Kernels, weight: torch.Tensor) -> PackedWeight:
     """[out, in], or [count, out, in] for as many matrices of one size, in the order that `linear` reads, to be kept."""
     return _pack(lib, weight, _WEIGHTS.empty)
 
 
-def packed_for_now(lib: ModuleType, weight: torch.Tensor) -> PackedWeight:
+def packed_for_now(lib: Kernels, weight: torch.Tensor) -> PackedWeight:
     """The same, for one call."""
     return _pack(lib, weight, lambda shape, dtype: torch.empty(shape, dtype=dtype))
 
 
 def _pack(
-    lib: ModuleType, weight: torch.Tensor, empty: Callable[[Sequence[int], torch.dtype], torch.Tensor]
+    lib: Kernels, weight: torch.Tensor, empty: Callable[[Sequence[int], torch.dtype], torch.Tensor]
 ) -> PackedWeight:
     size_out, size_in = weight.shape[-2:]
     matrices = weight.contiguous().view(-1, size_out, size_in)
@@ -40,7 +40,7 @@ def _pack(
 
 
 def linear(
-    lib: ModuleType, x: torch.Tensor, weight: torch.Tensor | PackedWeight, bias: torch.Tensor | None = None
+    lib: Kernels, x: torch.Tensor, weight: torch.Tensor | PackedWeight, bias: torch.Tensor | None = None
 ) -> torch.Tensor:
     """`ops.torch.linear`; a weight that is not packed is packed for this call."""
     packed = weight if isinstance(weight, PackedWeight) else packed_for_now(lib, weight)
@@ -67,7 +67,7 @@ def rows_of(x: torch.Tensor) -> torch.Tensor:
     return x if x.stride(1) == 1 else x.contiguous()
 
 
-def embed(lib: ModuleType, token_ids: torch.Tensor, weight: torch.Tensor | PackedWeight) -> torch.Tensor:
+def embed(lib: Kernels, token_ids: torch.Tensor, weight: torch.Tensor | PackedWeight) -> torch.Tensor:
     """`ops.torch.embed`, also of a weight that is packed since the head shares it."""
     if not isinstance(weight, PackedWeight):
         return weight[token_ids]

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from types import ModuleType
-
 import torch
 
 from milepost.ops.cpu.activation import silu_mul
+from milepost.ops.cpu.kernels import Kernels
 from milepost.ops.cpu.linear import packed_for_now, rows_of
 from milepost.ops.packed import PackedWeight
 
 
-def route(
-    lib: ModuleType, logits: torch.Tensor, num_chosen: int, among_chosen: bool
-) -> tuple[torch.Tensor, torch.Tensor]:
+def route(lib: Kernels, logits: torch.Tensor, num_chosen: int, among_chosen: bool) -> tuple[torch.Tensor, torch.Tensor]:
     logits = logits.contiguous()
     rows, experts = logits.shape
     ids = torch.empty(rows, num_chosen, dtype=torch.int64)
@@ -24,7 +21,7 @@ def route(
 
 
 def moe_mlp(
-    lib: ModuleType,
+    lib: Kernels,
     x: torch.Tensor,
     expert_ids: torch.Tensor,
     expert_weights: torch.Tensor,
@@ -51,7 +48,7 @@ def moe_mlp(
     return out
 
 
-def _grouped(lib: ModuleType, x: torch.Tensor, weight: PackedWeight, starts: torch.Tensor) -> torch.Tensor:
+def _grouped(lib: Kernels, x: torch.Tensor, weight: PackedWeight, starts: torch.Tensor) -> torch.Tensor:
     """Each row through the matrix of its expert."""
     x = rows_of(x)
     out = torch.empty(x.shape[0], weight.size_out, dtype=x.dtype)

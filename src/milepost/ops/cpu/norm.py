@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import ModuleType
 
 import torch
 
+from milepost.ops.cpu.kernels import Kernels
 from milepost.ops.cpu.rows import count_rows, dense_like, in_rows
 
 
-def rms_norm(lib: ModuleType, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+def rms_norm(lib: Kernels, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
     return _weighted(lib.rms_norm_f32 if x.dtype == torch.float32 else lib.rms_norm_bf16, x, weight, eps)
 
 
-def offset_rms_norm(lib: ModuleType, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+def offset_rms_norm(lib: Kernels, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
     return _weighted(lib.offset_rms_norm_f32 if x.dtype == torch.float32 else lib.offset_rms_norm_bf16, x, weight, eps)
 
 
-def gated_rms_norm(
-    lib: ModuleType, x: torch.Tensor, gate: torch.Tensor, weight: torch.Tensor, eps: float
-) -> torch.Tensor:
+def gated_rms_norm(lib: Kernels, x: torch.Tensor, gate: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
     if weight.dtype != gate.dtype:
         return gated_rms_norm(lib, x, gate.float(), weight.float(), eps).to(gate.dtype)
     assert (gate.shape, weight.shape) == (x.shape, x.shape[-1:]), f"{x.shape}, {gate.shape}, {weight.shape}"
@@ -33,7 +31,7 @@ def gated_rms_norm(
     return out
 
 
-def l2_norm(lib: ModuleType, x: torch.Tensor, eps: float) -> torch.Tensor:
+def l2_norm(lib: Kernels, x: torch.Tensor, eps: float) -> torch.Tensor:
     x, places = in_rows(x)
     out = dense_like(x)
     run = lib.l2_norm_f32 if x.dtype == torch.float32 else lib.l2_norm_bf16

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import ModuleType
 
 import torch
 
 from milepost.ops.batch import ForwardBatch
+from milepost.ops.cpu.kernels import Kernels
 from milepost.specs import CHUNK
 
 ACTIVE = 3
@@ -15,7 +15,7 @@ ACTIVE = 3
 
 
 def mamba2(
-    lib: ModuleType,
+    lib: Kernels,
     q: torch.Tensor,
     k: torch.Tensor,
     u: torch.Tensor,
@@ -30,7 +30,7 @@ def mamba2(
 
 
 def gated_delta(
-    lib: ModuleType,
+    lib: Kernels,
     q: torch.Tensor,
     k: torch.Tensor,
     v: torch.Tensor,

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from types import ModuleType
-
 import torch
+
+from milepost.ops.cpu.kernels import Kernels
 
 
 def rope_angles(
-    lib: ModuleType, positions: torch.Tensor, inv_freq: torch.Tensor, factor: float
+    lib: Kernels, positions: torch.Tensor, inv_freq: torch.Tensor, factor: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
     positions, inv_freq = positions.contiguous(), inv_freq.contiguous()
     rows, size = positions.shape[0], inv_freq.shape[0]
@@ -17,7 +17,7 @@ def rope_angles(
     return cos, sin
 
 
-def rotate_half(lib: ModuleType, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+def rotate_half(lib: Kernels, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
     x, cos, sin = x if x.stride(2) == 1 else x.contiguous(), cos.contiguous(), sin.contiguous()
     rows, heads, dim = x.shape
     out = torch.empty(rows, heads, dim, dtype=x.dtype)

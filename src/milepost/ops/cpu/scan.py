@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from types import ModuleType
-
 import torch
 
 from milepost.ops.batch import ForwardBatch
+from milepost.ops.cpu.kernels import Kernels
 from milepost.ops.cpu.rows import dense_like, side_by_side
 
 
 def selective_scan(
-    lib: ModuleType,
+    lib: Kernels,
     x: torch.Tensor,
     dt: torch.Tensor,
     a: torch.Tensor,
