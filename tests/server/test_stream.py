@@ -9,9 +9,11 @@ from contextlib import aclosing
 from urllib.parse import urlsplit
 
 import httpx
+import openai
 import pytest
 from fake_engine import FakeEngine, serving, state_of, wait_until
 
+from milepost.errors import RequestError
 from milepost.server.stream import merge, with_pauses
 
 CHAT = {"messages": [{"role": "user", "content": "q"}]}
@@ -141,3 +143,35 @@ def test_pauses_are_told_and_nothing_is_lost():
         assert asyncio.run(read(never, closed)) == [0, 1, 2]
     assert asyncio.run(read(0.01, closed, number=2)) == [0, None], "left while the next is awaited"
     assert len(closed) == 4
+
+
+@pytest.mark.parametrize(
+    ("path", "asks"), [("/v1/chat/completions", CHAT), ("/v1/completions", {"prompt": ["a", "b"]})]
+)
+def test_a_silent_stream_is_kept_alive(path: str, asks: dict):
+    body = asks | {"max_tokens": 2, "stream": True}
+    with serving(state_of(FakeEngine(step_s=0.2), sse_ping_interval=0.02)) as url:
+        text = httpx.post(f"{url}{path}", json=body, timeout=30).text
+        parts = text.split("\n\n")
+        assert parts[0] == ": ping", "before the first token"
+        first = next(i for i, part in enumerate(parts) if part.startswith("data:"))
+        assert ": ping" in parts[first:], "and in gaps"
+        assert {part.partition(":")[0] for part in parts} == {"", "data"}
+        assert parts[-2:] == ["data: [DONE]", ""]
+        quiet = httpx.post(f"{url}{path}", json=body | {"sse_ping_interval": -1}, timeout=30).text
+        assert ": ping" not in quiet
+        assert quiet.count("data:") == text.count("data:"), "a ping takes no event's place"
+        with openai.OpenAI(base_url=f"{url}/v1", api_key="none") as client:
+            chat = client.chat.completions.create(model="fake", messages=CHAT["messages"], max_tokens=2, stream=True)
+            assert "".join(chunk.choices[0].delta.content or "" for chunk in chat) == "Ca"
+
+
+def test_a_refusal_after_a_ping_is_an_event():
+    engine = FakeEngine(step_s=0.2)
+    engine.fail = RequestError("too much", "ask less")
+    with serving(state_of(engine, sse_ping_interval=0.02)) as url:
+        answer = httpx.post(f"{url}/v1/chat/completions", json=CHAT | {"stream": True}, timeout=30)
+        assert answer.status_code == 200
+        ping, *_, error, done, _ = answer.text.split("\n\n")
+        assert (ping, done) == (": ping", "data: [DONE]")
+        assert json.loads(error.removeprefix("data: "))["error"]["type"] == "invalid_request_error"

@@ -70,7 +70,7 @@ def serve(
         typer.Option(help="Web pages that may call (CORS), or *; may be repeated.", show_default=False),
     ] = None,
     sse_ping_interval: Annotated[
-        int, typer.Option(help="Seconds of silence before a stream of /v1/messages gets a ping; -1: none.")
+        int, typer.Option(help="Seconds of silence before a stream gets a ping; -1: none.")
     ] = 30,
     max_num_queued_reqs: Annotated[
         int, typer.Option(min=1, help="Requests that may wait or run at once; more are refused with 429.")

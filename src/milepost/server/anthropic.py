@@ -24,7 +24,7 @@ from milepost.server.queue_limit import admit
 from milepost.server.sampling import check_shared, sampling_params
 from milepost.server.schemas import ChatRequest
 from milepost.server.state import Engine, server_state
-from milepost.server.stream import Wire, stream_response, until_hangup, with_pauses
+from milepost.server.stream import Wire, stream_response, until_hangup
 from milepost.server.tool_choice import read_tool_choice
 
 router = APIRouter()
@@ -60,8 +60,8 @@ async def messages(request: Request) -> Response:
     diagnose = diagnosing(request.app.state.fingerprints, body, job.scope, job.request_id, inputs.num_resumable_tokens)
     events = MessageEvents(job, form, engine.tokenizer, inputs, room, diagnose)
     if chat.stream:
-        seconds = state.settings.sse_ping_interval if body.sse_ping_interval is None else body.sse_ping_interval
-        return await stream_response(request, with_pauses(run(engine, job), seconds), events, WIRE, headers)
+        seconds = state.ping_seconds(chat.sse_ping_interval)
+        return await stream_response(request, run(engine, job), events, seconds, WIRE, headers)
     (output,) = await until_hangup(request, finals(engine, job))
     return ApiResponse(message_of([*events.take((0, output)), *events.end()]), headers=headers)
 

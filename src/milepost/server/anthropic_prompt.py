@@ -41,6 +41,7 @@ SAME_FIELDS = (
     "cache_salt",
     "skip_reading_prefix_cache",
     "explain_cache",
+    "sse_ping_interval",
 )
 
 

@@ -109,7 +109,9 @@ class ChatChunks:
         self._explained = Explained(format.tokenizer) if format.job.explains else None
         self._begun = False
 
-    def take(self, item: PromptOutput) -> Iterator[dict[str, Any]]:
+    def take(self, item: PromptOutput | None) -> Iterator[dict[str, Any]]:
+        if item is None:
+            return
         number, output = item
         self._usage.add(number, output)
         if self._explained is not None:

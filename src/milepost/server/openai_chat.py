@@ -41,7 +41,7 @@ async def chat_completions(request: Request) -> Response:
     format = ChatFormat(job, form, engine.tokenizer, body.top_logprobs or 0, _echoed(body))
     if body.stream:
         chunks = ChatChunks(format, body.stream_options or StreamOptions())
-        return await stream_response(request, run(engine, job), chunks)
+        return await stream_response(request, run(engine, job), chunks, state.ping_seconds(body.sse_ping_interval))
     (output,) = await until_hangup(request, finals(engine, job))
     return ApiResponse(chat_answer(format, output))
 

@@ -44,7 +44,8 @@ async def completions(request: Request) -> Response:
     job = new_job("cmpl", request, body, prompts, params)
     choices = Choices(job, body, engine.tokenizer)
     if body.stream:
-        return await stream_response(request, run(engine, job), CompletionChunks(job, choices, body, engine.tokenizer))
+        chunks = CompletionChunks(job, choices, body, engine.tokenizer)
+        return await stream_response(request, run(engine, job), chunks, state.ping_seconds(body.sse_ping_interval))
     outputs = await until_hangup(request, finals(engine, job))
     return ApiResponse(_answer(job, choices, outputs, engine.tokenizer))
 
@@ -131,7 +132,9 @@ class CompletionChunks:
         self._usage = Usage()
         self._explained = Explained(tokenizer) if job.explains else None
 
-    def take(self, item: PromptOutput) -> Iterator[dict[str, Any]]:
+    def take(self, item: PromptOutput | None) -> Iterator[dict[str, Any]]:
+        if item is None:
+            return
         number, output = item
         self._usage.add(number, output)
         if self._explained is not None:

@@ -29,7 +29,7 @@ class StreamOptions(Schema):
 
 
 class Generation(Schema):
-    """What /v1/chat/completions and /v1/completions have in common: OpenAI's fields, then vLLM's and ours.
+    """What /v1/chat/completions and /v1/completions have in common: OpenAI's fields, then vLLM's, llama.cpp's and ours.
 
     The ranges of sampling fields are those of `SamplingParams`, which checks them.
     """
@@ -59,6 +59,7 @@ class Generation(Schema):
     cache_salt: str | None = None
     skip_reading_prefix_cache: bool | None = None
     echo: bool | None = None
+    sse_ping_interval: Whole | None = None
     explain_cache: bool | None = None
 
     response_format: dict[str, Any] | None = None

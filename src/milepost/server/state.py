@@ -119,7 +119,7 @@ class ServerSettings:
     max_body_bytes      a longer request body is refused with 413
     cache_scope         who shares cached prefixes: "tenant", the requests of one key; "global", all. None: tenant where
                         there are keys
-    sse_ping_interval   seconds without an event after which a stream of /v1/messages gets a ping; 0 or less: never
+    sse_ping_interval   seconds without an event after which a stream gets a ping; 0 or less: never
     max_num_queued_reqs  samples that may wait or run at once; a request beyond them is refused with 429
     """
 
@@ -210,6 +210,10 @@ class ServerState:
                 param="model",
             )
         return asked
+
+    def ping_seconds(self, asked: float | None) -> float:
+        """After which a silent stream gets a ping, for a client that may have asked for another time."""
+        return self.settings.sse_ping_interval if asked is None else asked
 
     def scope_of(self, request: Request, salt: str) -> str:
         """Within what `request` shares cached prefixes: its tenant's, or all; a client's `salt` makes it narrower.

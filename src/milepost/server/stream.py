@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
@@ -24,9 +24,9 @@ DONE = b"data: [DONE]\n\n"
 
 
 class ChunkWriter(Protocol[Item]):
-    """Turns what the engine says into the chunks of one API."""
+    """Turns what the engine says into the chunks of one API. None: nothing has come for a while."""
 
-    def take(self, item: Item) -> Iterable[dict[str, Any]]: ...
+    def take(self, item: Item | None) -> Iterable[dict[str, Any]]: ...
     def end(self) -> Iterable[dict[str, Any]]: ...
 
 
@@ -38,14 +38,15 @@ def event(content: dict[str, Any]) -> bytes:
 @dataclass(frozen=True)
 class Wire:
     """How an API puts a stream: `event` one event, `error` the last one where something failed, of an HTTP status and
-    OpenAI's error object; `end` comes after all else."""
+    OpenAI's error object; `ping` keeps a silent connection open, where that is no event; `end` comes after all else."""
 
     event: Callable[[dict[str, Any]], bytes]
     error: Callable[[int, dict[str, Any]], dict[str, Any]]
+    ping: bytes = b""
     end: bytes = b""
 
 
-OPENAI = Wire(event, lambda status, error: error, DONE)
+OPENAI = Wire(event, lambda status, error: error, b": ping\n\n", DONE)
 
 
 async def until_hangup(request: Request, work: Coroutine[Any, Any, T]) -> T:
@@ -66,16 +67,19 @@ async def stream_response(
     request: Request,
     items: AsyncGenerator[T, None],
     writer: ChunkWriter[T],
+    ping_seconds: float,
     wire: Wire = OPENAI,
     headers: Mapping[str, str] | None = None,
 ) -> EventStream:
-    """A stream of `items` as `writer` puts them. The first is awaited here: a refusal is still a plain 4xx."""
+    """A stream of `items` as `writer` puts them, and of pings whenever none has come for `ping_seconds`. The first is
+    awaited here: a refusal is still a plain 4xx, unless a ping had to come before it."""
+    paced = with_pauses(items, ping_seconds)
     try:
-        first = await until_hangup(request, _first(items))
+        first = await until_hangup(request, _first(paced))
     except BaseException:
-        await items.aclose()
+        await paced.aclose()
         raise
-    return EventStream(_events(first, items, writer, wire, request.url.path), wire, headers or {})
+    return EventStream(_events(first, paced, writer, wire, request.url.path), wire, headers or {})
 
 
 class EventStream(Response):
@@ -167,16 +171,16 @@ async def with_pauses(items: AsyncGenerator[T, None], seconds: float) -> AsyncGe
 
 
 async def _events(
-    first: T, rest: AsyncGenerator[T, None], writer: ChunkWriter[T], wire: Wire, what: str
+    first: T | None, rest: AsyncGenerator[T | None, None], writer: ChunkWriter[T], wire: Wire, what: str
 ) -> AsyncGenerator[bytes, None]:
     """An error on the way becomes one error event, and then the end."""
     async with contextlib.aclosing(rest):
         try:
-            for chunk in writer.take(first):
-                yield wire.event(chunk)
+            for part in _parts(first, writer, wire):
+                yield part
             async for item in rest:
-                for chunk in writer.take(item):
-                    yield wire.event(chunk)
+                for part in _parts(item, writer, wire):
+                    yield part
             for chunk in writer.end():
                 yield wire.event(chunk)
         except Exception as error:
@@ -186,6 +190,12 @@ async def _events(
             yield wire.event(wire.error(status, body))
     if wire.end:
         yield wire.end
+
+
+def _parts(item: T | None, writer: ChunkWriter[T], wire: Wire) -> Iterator[bytes]:
+    yield from map(wire.event, writer.take(item))
+    if item is None and wire.ping:
+        yield wire.ping
 
 
 async def _next(items: AsyncGenerator[Any, None], end: object) -> Any:
