@@ -1,6 +1,8 @@
-"""The tree as an operator sees it."""
+"""The tree, for whoever may see it."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 from trees import compute, kv_cache, sequence, serve, state_cache
 
@@ -31,6 +33,9 @@ def test_texts_that_part_and_scopes() -> None:
     assert [(c.position, c.kind) for c in first.checkpoints] == [(64, "grid")]
     assert {(node.parent, node.start, node.end) for node in others} == {(first.node, 96, 192)}
     assert [node.node for node in tree.nodes] == [0, 1, 2, 3]
+    own = tree_snapshot(cache, "other")
+    assert own == TreeSnapshot((replace(alone, node=0, scope=0),), 1, 1)
+    assert tree_snapshot(cache, "nobody's") == TreeSnapshot((), 0, 0)
 
 
 def test_who_uses_it() -> None:

@@ -142,6 +142,9 @@ def test_keys(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatc
         assert capsys.readouterr().err.endswith("hint: give --api-key\n")
         monkeypatch.setenv("MILEPOST_API_KEY", "one")
         assert main(["cache", "show", "--url", url]) == 0
+        assert "1 scopes, 2 not shown, this key alone\n" in capsys.readouterr().out
+    with serving(state_of(FakeEngine(), api_keys=("one",), operator_api_key="boss", cache_scope="global")) as url:
+        assert main(["cache", "show", "--url", url]) == 0
         assert "tree:       for the operator's key\n" in capsys.readouterr().out
 
 

@@ -90,6 +90,7 @@ class FakeEngine:
         self.warmed: list[tuple[dict[str, Any], bool | PinFor, str]] = []
         self.pins: dict[str, PinnedPrefix] = {}
         self.owners: dict[str, str] = {}
+        self.tree_scopes: list[str | None] = []
         self.shut_down = False
         self._seen: set[tuple[str, tuple[int, ...]]] = set()
 
@@ -134,7 +135,8 @@ class FakeEngine:
         stats = CacheStats(queries=100, hits=60, matched=80)
         return CacheSnapshot(True, True, None, 64, 1000, 940, 30, 3, 10, by_kind, 32, 2, stats)
 
-    async def cache_tree(self) -> TreeSnapshot:
+    async def cache_tree(self, scope: str | None = None) -> TreeSnapshot:
+        self.tree_scopes.append(scope)
         checkpoint = CheckpointView(64, "end", 2, 0)
         return TreeSnapshot((NodeView(0, None, 0, 0, 80, 1, 1, 3, 25, 1, (checkpoint,)),), 3, 1)
 

@@ -61,6 +61,7 @@ def test_all_of_it() -> None:
             "misses": {},
         },
         "tree": {
+            "shows": "all",
             "num_scopes": 1,
             "num_nodes": 3,
             "left_out": 2,
@@ -93,21 +94,41 @@ def test_it_needs_a_key_and_names_the_scope() -> None:
 @pytest.mark.parametrize(
     ("settings", "key", "sees"),
     [
-        ({}, "", True),
-        ({"api_keys": ("one", "two")}, "one", False),
-        ({"api_keys": ("one", "two"), "cache_scope": "global"}, "one", True),
-        ({"api_keys": ("one",), "operator_api_key": "boss"}, "one", False),
-        ({"api_keys": ("one",), "operator_api_key": "boss", "cache_scope": "global"}, "one", False),
-        ({"api_keys": ("one",), "operator_api_key": "boss"}, "boss", True),
-        ({"operator_api_key": "boss"}, "boss", True),
+        ({}, "", "all"),
+        ({"api_keys": ("one", "two")}, "one", "own"),
+        ({"api_keys": ("one", "two"), "cache_scope": "global"}, "one", "all"),
+        ({"api_keys": ("one",), "operator_api_key": "boss"}, "one", "own"),
+        ({"api_keys": ("one",), "operator_api_key": "boss", "cache_scope": "global"}, "one", None),
+        ({"api_keys": ("one",), "operator_api_key": "boss"}, "boss", "all"),
+        ({"operator_api_key": "boss"}, "boss", "all"),
     ],
 )
-def test_the_tree_is_for_the_operator(settings: dict[str, Any], key: str, sees: bool) -> None:
+def test_the_whole_tree_is_for_the_operator(settings: dict[str, Any], key: str, sees: str | None) -> None:
     headers = {"Authorization": f"Bearer {key}"} if key else {}
-    with serving(state_of(FakeEngine(), **settings)) as url:
+    engine = FakeEngine()
+    with serving(state_of(engine, **settings)) as url:
         told = httpx.get(f"{url}/cache", headers=headers).json()
-        assert ("tree" in told, told["bytes"]["budget"]) == (sees, 1000)
+        assert (told.get("tree", {}).get("shows"), told["bytes"]["budget"]) == (sees, 1000)
         assert "tree" not in httpx.get(f"{url}/cache", headers=headers, params={"tree": "0"}).json()
+    assert [scope is None for scope in engine.tree_scopes] == {None: [], "all": [True], "own": [False]}[sees]
+
+
+def test_a_key_sees_its_own_tree_of_a_real_engine() -> None:
+    def spans(http: httpx.Client, key: str) -> list[tuple[int, int]]:
+        tree = http.get("/cache", headers={"x-api-key": key}).json()["tree"]
+        assert tree["num_nodes"] == len(tree["nodes"])
+        assert tree["num_scopes"] == len({node["scope"] for node in tree["nodes"]})
+        return sorted((node["start"], node["end"]) for node in tree["nodes"])
+
+    settings = {"api_keys": ("one", "two", "three"), "operator_api_key": "boss"}
+    with running_engine() as engine, serving(state_of(engine, **settings)) as url, httpx.Client(base_url=url) as http:
+        for key, length in (("one", 200), ("two", 100)):
+            body = {"prompt": PROMPT[:length], "max_tokens": 1}
+            assert http.post("/v1/completions", json=body, headers={"x-api-key": key}, timeout=60).status_code == 200
+        assert spans(http, "one") == [(0, 192)]
+        assert spans(http, "two") == [(0, 96)]
+        assert spans(http, "three") == []
+        assert spans(http, "boss") == [(0, 96), (0, 192)]
 
 
 @pytest.mark.parametrize(

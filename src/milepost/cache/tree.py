@@ -297,7 +297,11 @@ class Tree:
 
     def __iter__(self) -> Iterator[Node]:
         """All nodes, roots too, each before what continues it."""
-        stack = list(self.roots.values())
+        return self.of_scopes(*self.roots)
+
+    def of_scopes(self, *scopes: Scope) -> Iterator[Node]:
+        """The same of some scopes, known or not."""
+        stack = [self.roots[scope] for scope in scopes if scope in self.roots]
         while stack:
             node = stack.pop()
             yield node

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from milepost.cache.prefix_cache import PrefixCache
 from milepost.cache.retention import Kind
-from milepost.cache.tree import Checkpoint, Node
+from milepost.cache.tree import Checkpoint, Node, Scope
 
 MAX_NODES = 200
 MAX_CHECKPOINTS = 32
@@ -61,10 +61,12 @@ class TreeSnapshot:
         return self.num_nodes - len(self.nodes)
 
 
-def tree_snapshot(cache: PrefixCache, max_nodes: int = MAX_NODES) -> TreeSnapshot:
-    """Looks at every node: for whoever asks, not for each step. Whoever calls it owns the cache."""
-    scopes = {id(root): number for number, root in enumerate(cache.tree.roots.values())}
-    nodes = [node for node in cache.tree if node.parent is not None]
+def tree_snapshot(cache: PrefixCache, scope: Scope | None = None, max_nodes: int = MAX_NODES) -> TreeSnapshot:
+    """Of one scope, or of all. Looks at every node there: for whoever asks, not for each step. Whoever calls it owns
+    the cache."""
+    names = tuple(cache.tree.roots) if scope is None else (scope,) if scope in cache.tree.roots else ()
+    scopes = {name: number for number, name in enumerate(names)}
+    nodes = [node for node in cache.tree.of_scopes(*names) if node.parent is not None]
     sizes = {id(node): _num_bytes(cache, node) for node in nodes}
     below = dict(sizes)
     for node in reversed(nodes):  # children before their parents
@@ -74,11 +76,11 @@ def tree_snapshot(cache: PrefixCache, max_nodes: int = MAX_NODES) -> TreeSnapsho
     chosen = sorted(range(len(nodes)), key=lambda place: -below[id(nodes[place])])[:max_nodes]
     numbers = {id(nodes[place]): number for number, place in enumerate(sorted(chosen))}
     pinned = cache.pins.reach()
-    views, scope = [], 0
-    for node in nodes:
-        scope = scopes.get(id(node.parent), scope)  # all of a scope's nodes follow each other
-        if id(node) in numbers:
-            views.append(_view(node, numbers, scope, pinned[id(node)], sizes[id(node)]))
+    views = [
+        _view(node, numbers, scopes[node.scope], pinned[id(node)], sizes[id(node)])
+        for node in nodes
+        if id(node) in numbers
+    ]
     return TreeSnapshot(tuple(views), len(nodes), len(scopes))
 
 

@@ -25,7 +25,7 @@ WARM = ("id", "num_tokens", "num_cached_tokens", "num_resident_tokens", "pinned"
 
 @app.command("show")
 def show(url: Url = DEFAULT_URL, api_key: Key = None, as_json: AsJson = False) -> None:
-    """What the cache may hold, what fills it, what is pinned, and, for an operator, the tree of known prefixes."""
+    """What the cache may hold, what fills it, what is pinned, and the tree of known prefixes: the key's own, or an operator's."""
     cache = ask_json(url, "/cache", api_key, fields=("policy", "bytes", "counters", "known_tokens", "checkpoints"))
     pinned = ask_json(url, "/cache/prefixes", api_key, fields=("data", "pinned_bytes", "max_pinned_bytes"))
     if as_json:
@@ -105,6 +105,7 @@ def _tree(tree: dict[str, Any] | None) -> list[str]:
         return ["tree:       for the operator's key"]
     lines = [
         f"tree:       {tree['num_nodes']:,} nodes in {tree['num_scopes']:,} scopes, {tree['left_out']:,} not shown"
+        f"{', this key alone' if tree.get('shows') == 'own' else ''}"
     ]
     depths: dict[int, int] = {}
     for node in tree["nodes"]:

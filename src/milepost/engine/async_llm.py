@@ -169,9 +169,10 @@ class AsyncLLM:
         """Those that `owner` (None: anybody) has pinned, in the order in which they were."""
         return await self._ask(lambda: self._engine.prefixes.pinned(owner))
 
-    async def cache_tree(self) -> TreeSnapshot:
-        """The tree of known prefixes between two steps. It looks at all of it: for an operator who asks."""
-        return await self._ask(lambda: tree_snapshot(self._engine.scheduler.cache))
+    async def cache_tree(self, scope: str | None = None) -> TreeSnapshot:
+        """The tree of known prefixes between two steps, of one scope (a `cache_salt`) or of all. It looks at all of
+        it: for somebody who asks."""
+        return await self._ask(lambda: tree_snapshot(self._engine.scheduler.cache, scope))
 
     async def _grammar(self, params: SamplingParams) -> CompiledGrammar | None:
         """The grammar that `params` asks for, once it is compiled: neither by the engine's thread nor by the loop's."""

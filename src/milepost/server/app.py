@@ -20,6 +20,7 @@ from milepost.server import (
     tokenize,
 )
 from milepost.server.anthropic_diagnostics import Fingerprints
+from milepost.server.hosts import HostCheck
 from milepost.server.ignored import TellIgnored
 from milepost.server.middleware import ApiKey, ErrorBoundary, LoadingGate
 from milepost.server.queue_limit import QueueLimit
@@ -56,11 +57,14 @@ def _middleware(state: ServerState) -> list[Middleware]:
             Middleware(
                 CORSMiddleware,
                 allow_origins=state.settings.allowed_origins,
-                allow_methods=("*",),
-                allow_headers=("*",),
+                allow_methods=state.settings.allowed_methods,
+                allow_headers=state.settings.allowed_headers,
             )
         )
     layers += [Middleware(TellIgnored), Middleware(ErrorBoundary)]
+    layers.append(
+        Middleware(HostCheck, hosts=state.settings.allowed_hosts, origins=state.settings.allowed_origins),
+    )
     if state.settings.keys:
         layers.append(Middleware(ApiKey, keys=state.settings.keys))
     layers.append(Middleware(LoadingGate, state=state))

@@ -23,11 +23,14 @@ _FLAG = TypeAdapter(bool)
 
 @router.get("/cache")
 async def cache(request: Request) -> Response:
-    """The numbers are of the last step; the tree is looked at now, between two steps, and shown to an operator."""
+    """The numbers are of the last step; the tree is looked at now, between two steps: all of it for an operator, its
+    own scope for a key that shares with no other, none for one that does."""
     state = server_state(request)
     told = _told(state.engine.cache_snapshot(), state.settings)
-    if _wants_tree(request) and state.is_operator(request):
-        told["tree"] = _tree(await until_hangup(request, state.engine.cache_tree()))
+    sees_all = state.is_operator(request)
+    if _wants_tree(request) and (sees_all or state.settings.shares_within_tenant):
+        scope = None if sees_all else state.scope_of(request, "")
+        told["tree"] = _tree(await until_hangup(request, state.engine.cache_tree(scope)), "all" if sees_all else "own")
     return ApiResponse(told)
 
 
@@ -66,8 +69,9 @@ def _told(cache: CacheSnapshot, settings: ServerSettings) -> dict[str, Any]:
     }
 
 
-def _tree(tree: TreeSnapshot) -> dict[str, Any]:
+def _tree(tree: TreeSnapshot, shows: str) -> dict[str, Any]:
     return {
+        "shows": shows,
         "num_scopes": tree.num_scopes,
         "num_nodes": tree.num_nodes,
         "left_out": tree.num_left_out,
