@@ -1,7 +1,8 @@
 import pytest
 import typer
 
-from milepost.cli.options import parse_size
+from milepost.cli.options import parse_list, parse_size
+from milepost.errors import ConfigError
 
 
 @pytest.mark.parametrize(
@@ -32,3 +33,12 @@ def test_sizes(text: str, size: int | None):
     else:
         with pytest.raises(typer.BadParameter, match="not a size"):
             parse_size(text)
+
+
+def test_lists_repeated_or_in_json():
+    assert parse_list("--allowed-origins", None) == ()
+    assert parse_list("--allowed-origins", ["*", " a "]) == ("*", "a")
+    assert parse_list("--allowed-origins", ['["a", "b"]', "c"]) == ("a", "b", "c")
+    for bad in ("", "[1]", "[", '[""]'):
+        with pytest.raises(ConfigError, match="--allowed-origins cannot be"):
+            parse_list("--allowed-origins", [bad])

@@ -36,7 +36,7 @@ def send(url: str, path: str, body: dict) -> socket.socket:
     """Sends a request and leaves its answer unread."""
     content = json.dumps(body).encode()
     sock = socket.create_connection((urlsplit(url).hostname, urlsplit(url).port))
-    head = f"POST {path} HTTP/1.1\r\nHost: here\r\nContent-Length: {len(content)}\r\n\r\n"
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(content)}\r\n\r\n"
     sock.sendall(head.encode() + content)
     return sock
 
@@ -60,7 +60,7 @@ def test_a_client_that_hangs_up_ends_its_request(
 def test_a_client_that_leaves_in_the_middle_of_its_body(endless: FakeEngine, endless_url: str):
     asked = len(endless.asked)
     with socket.create_connection((urlsplit(endless_url).hostname, urlsplit(endless_url).port)) as sock:
-        sock.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: here\r\nContent-Length: 100\r\n\r\n{")
+        sock.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{")
     assert httpx.get(f"{endless_url}/health").status_code == 200
     assert len(endless.asked) == asked
 

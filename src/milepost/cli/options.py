@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
-from typing import Annotated
+from collections.abc import Iterable
+from typing import Annotated, Any
 
 import typer
 
@@ -33,6 +35,22 @@ def parse_interval(text: str | None) -> int | None:
             f"--prefix-cache-retention-interval: {text!r} is not a number of tokens, nor None",
             "a multiple of 64, 0, or leave it out",
         ) from None
+
+
+def parse_list(flag: str, values: Iterable[str] | None) -> tuple[str, ...]:
+    """Of an option that may be repeated; as vLLM takes it, one may also be a JSON list of several."""
+    found: list[str] = []
+    for value in values or ():
+        listed: Any = [value]
+        if value.lstrip().startswith("["):
+            try:
+                listed = json.loads(value)
+            except ValueError:
+                listed = [None]
+        if not all(isinstance(one, str) and one.strip() for one in listed):
+            raise ConfigError(f"{flag} cannot be {value!r}", "give one value, or a JSON list of texts")
+        found += [one.strip() for one in listed]
+    return tuple(found)
 
 
 Model = Annotated[

@@ -69,6 +69,19 @@ def serve(
         list[str] | None,
         typer.Option(help="Web pages that may call (CORS), or *; may be repeated.", show_default=False),
     ] = None,
+    allowed_methods: Annotated[
+        list[str] | None, typer.Option(help="Methods that these may use; may be repeated.", show_default="*")
+    ] = None,
+    allowed_headers: Annotated[
+        list[str] | None, typer.Option(help="Headers that these may send; may be repeated.", show_default="*")
+    ] = None,
+    allowed_hosts: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Names that this server is called by, *.example.com or *; may be repeated.",
+            show_default="localhost and this machine's name",
+        ),
+    ] = None,
     sse_ping_interval: Annotated[
         int, typer.Option(help="Seconds of silence before a stream gets a ping; -1: none.")
     ] = 30,
@@ -107,7 +120,10 @@ def serve(
     settings = ServerSettings(
         names,
         tuple(api_key or ()),
-        tuple(allowed_origins or ()),
+        options.parse_list("--allowed-origins", allowed_origins),
+        options.parse_list("--allowed-methods", allowed_methods) or ("*",),
+        options.parse_list("--allowed-headers", allowed_headers) or ("*",),
+        (host, *options.parse_list("--allowed-hosts", allowed_hosts)),
         cache_scope=cache_scope,
         operator_api_key=operator_api_key,
         sse_ping_interval=sse_ping_interval,

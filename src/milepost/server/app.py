@@ -17,6 +17,8 @@ from milepost.server import (
     page,
     prefixes,
     recent,
+    responses,
+    responses_stored,
     tokenize,
 )
 from milepost.server.anthropic_diagnostics import Fingerprints
@@ -31,12 +33,14 @@ def create_app(state: ServerState) -> FastAPI:
     """Serves `state.engine` once `state.ready(engine)` was called; until then all but /health answers 503."""
     app = FastAPI(title="Milepost", openapi_url=None, middleware=_middleware(state))
     app.state.server, app.state.recent = state, recent.Recent()
-    app.state.fingerprints = Fingerprints()
+    app.state.fingerprints, app.state.responses = Fingerprints(), {}
     for module in (
         health,
         openai_models,
         openai_chat,
         openai_completions,
+        responses,
+        responses_stored,
         anthropic,
         tokenize,
         cache,

@@ -9,10 +9,11 @@ import hmac
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from milepost.server.errors import ApiResponse, describe, error_object, error_response, log_failure, route_path
-from milepost.server.page import is_page
 from milepost.server.hosts import OPEN_PATHS
+from milepost.server.page import is_page
 from milepost.server.scope import tenant_of
 from milepost.server.state import ServerState
+
 ASK_PERSON = 'Basic realm="Milepost: any name, the API key as password", charset="UTF-8"'
 """A browser then shows its own form, and sends what is typed there with all that the page loads."""
 

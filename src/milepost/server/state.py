@@ -115,7 +115,8 @@ class ServerSettings:
     served_model_names  what clients may call the model; the first is what /v1/models lists first. Empty: its own name
     api_keys            any of them opens every route; empty: no key is asked for
     operator_api_key    opens every route too, and sees what concerns other keys' users: the cache's tree, all pins
-    allowed_origins     of pages in a browser (CORS); "*": all
+    allowed_origins     of pages in a browser that may call; "*": all. allowed_methods, allowed_headers: theirs (CORS)
+    allowed_hosts       names of this server beyond localhost and its machine's, see `hosts.py`
     max_body_bytes      a longer request body is refused with 413
     cache_scope         who shares cached prefixes: "tenant", the requests of one key; "global", all. None: tenant where
                         there are keys
@@ -126,6 +127,9 @@ class ServerSettings:
     served_model_names: tuple[str, ...] = ()
     api_keys: tuple[str, ...] = ()
     allowed_origins: tuple[str, ...] = ()
+    allowed_methods: tuple[str, ...] = ("*",)
+    allowed_headers: tuple[str, ...] = ("*",)
+    allowed_hosts: tuple[str, ...] = ()
     max_body_bytes: int = 32 * 1024 * 1024
     cache_scope: str | None = None
     operator_api_key: str | None = None
