@@ -100,8 +100,9 @@ def test_port_in_use(loaded, capsys: pytest.CaptureFixture[str]):
 def test_settings_arrive(loaded, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     states = []
 
-    def serve(state, sock, load, on_ready) -> None:
+    def serve(state, sock, load, on_ready, tls) -> None:
         sock.close()
+        assert tls is None
         states.append(state)
         load(state.loading)
 
@@ -112,7 +113,8 @@ def test_settings_arrive(loaded, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
         "some/model --port 0 --dtype bfloat16 --max-model-len 32k --max-num-seqs 3 --max-num-batched-tokens 512 "
         "--kv-cache-memory-bytes 2GiB --seed 5 --served-model-name a --served-model-name b --no-enable-prefix-caching "
         f"--scheduling-policy priority --generation-config vllm --num-threads 2 --chat-template {template} "
-        "--api-key k --api-key l --allowed-origins * --cache-scope global --operator-api-key boss"
+        "--api-key k --api-key l --allowed-origins * --cache-scope global --operator-api-key boss "
+        '--host 127.0.0.1 --allowed-hosts a.lan --allowed-headers ["x","y"] --max-num-queued-reqs 9'
     )
     assert main(["serve", *args.split()]) == 0
     (config,), (state,) = loaded.configs, states
@@ -125,7 +127,15 @@ def test_settings_arrive(loaded, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     assert (state.settings.api_keys, state.settings.allowed_origins) == (("k", "l"), ("*",))
     assert (state.settings.operator_api_key, state.settings.keys) == ("boss", ("k", "l", "boss"))
     assert (state.settings.cache_scope, state.settings.shares_within_tenant) == ("global", False)
+    assert (state.settings.allowed_methods, state.settings.allowed_headers) == (("*",), ("x", "y"))
+    assert (state.settings.allowed_hosts, state.settings.max_num_queued_reqs) == (("127.0.0.1", "a.lan"), 9)
     assert state.loaded_bytes == (1, 2)
+
+
+def test_a_certificate_that_cannot_be_read_is_told_before_loading(loaded, capsys: pytest.CaptureFixture[str]):
+    assert main(["serve", "--port", "0", "--ssl-certfile", "/no/such/file"]) == 2
+    assert "error: --ssl-certfile /no/such/file cannot be read: No such file" in capsys.readouterr().err
+    assert loaded.configs == []
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -250,15 +251,22 @@ def serving(state: ServerState) -> Iterator[str]:
     """The server's address, on a free port of this machine, while inside."""
     with listen("127.0.0.1", 0) as sock:
         config = uvicorn.Config(create_app(state), log_config=None, lifespan="off", ws="none")
-        server = uvicorn.Server(config)
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [sock]}, daemon=True)
-        thread.start()
-        wait_until(lambda: server.started)
-        try:
+        with running(config, sock):
             yield url_of(sock)
-        finally:
-            server.force_exit = server.should_exit = True
-            thread.join(timeout=10)
+
+
+@contextlib.contextmanager
+def running(config: uvicorn.Config, sock: socket.socket) -> Iterator[None]:
+    """A server in a thread, on `sock`, while inside."""
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [sock]}, daemon=True)
+    thread.start()
+    wait_until(lambda: server.started)
+    try:
+        yield
+    finally:
+        server.force_exit = server.should_exit = True
+        thread.join(timeout=10)
 
 
 def wait_until(condition: Callable[[], bool], seconds: float = 10.0) -> None:

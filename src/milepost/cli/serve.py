@@ -16,6 +16,7 @@ from milepost.errors import ConfigError
 if TYPE_CHECKING:
     from milepost.server.schemas import PrefixRequest
     from milepost.server.state import Engine, ServerSettings
+    from milepost.server.tls import Tls
 
 
 def serve(
@@ -82,6 +83,18 @@ def serve(
             show_default="localhost and this machine's name",
         ),
     ] = None,
+    ssl_certfile: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Serve over HTTPS, with this certificate.", show_default=False)
+    ] = None,
+    ssl_keyfile: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Its key.", show_default="in the same file")
+    ] = None,
+    ssl_ca_certs: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Who signs clients' certificates.", show_default=False)
+    ] = None,
+    ssl_cert_reqs: Annotated[
+        int, typer.Option(min=0, max=2, help="Clients' certificates: 0 none, 1 checked if sent, 2 asked for.")
+    ] = 0,
     sse_ping_interval: Annotated[
         int, typer.Option(help="Seconds of silence before a stream gets a ping; -1: none.")
     ] = 30,
@@ -116,6 +129,7 @@ def serve(
     if prewarm and not enable_prefix_caching:
         raise ConfigError("--prewarm needs prefix caching", "leave out --no-enable-prefix-caching")
     from milepost.server.state import ServerSettings
+    from milepost.server.tls import tls_of
 
     settings = ServerSettings(
         names,
@@ -129,7 +143,8 @@ def serve(
         sse_ping_interval=sse_ping_interval,
         max_num_queued_reqs=max_num_queued_reqs,
     )
-    _run(config, host, port, settings, [(name, _prefix(name)) for name in prewarm or ()])
+    tls = tls_of(ssl_certfile, ssl_keyfile, ssl_ca_certs, ssl_cert_reqs)
+    _run(config, host, port, settings, tls, [(name, _prefix(name)) for name in prewarm or ()])
 
 
 def _prefix(name: str) -> PrefixRequest:
@@ -143,7 +158,12 @@ def _prefix(name: str) -> PrefixRequest:
 
 
 def _run(
-    config: EngineConfig, host: str, port: int, settings: ServerSettings, prefixes: list[tuple[str, PrefixRequest]]
+    config: EngineConfig,
+    host: str,
+    port: int,
+    settings: ServerSettings,
+    tls: Tls | None,
+    prefixes: list[tuple[str, PrefixRequest]],
 ) -> None:
     from milepost.server import run
     from milepost.server.prefixes import prewarm_at_start
@@ -176,6 +196,6 @@ def _run(
         return engine
 
     def on_ready() -> None:
-        print(f"Milepost serves {state.model_names[0]} on {run.url_of(sock)}", flush=True)
+        print(f"Milepost serves {state.model_names[0]} on {run.url_of(sock, tls)}", flush=True)
 
-    run.serve(state, sock, load, on_ready)
+    run.serve(state, sock, load, on_ready, tls=tls)

@@ -13,6 +13,7 @@ import uvicorn
 from milepost.errors import ConfigError
 from milepost.server.app import create_app
 from milepost.server.state import Engine, ServerState
+from milepost.server.tls import Tls
 
 GRACE_SECONDS = 10
 """After a signal, running requests have this long to finish; then they end with an error."""
@@ -49,9 +50,10 @@ def listen(host: str, port: int) -> socket.socket:
     return sock
 
 
-def url_of(sock: socket.socket) -> str:
+def url_of(sock: socket.socket, tls: Tls | None = None) -> str:
     host, port = sock.getsockname()[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    scheme = "http" if tls is None else "https"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
 def serve(
@@ -60,8 +62,10 @@ def serve(
     load: Load,
     on_ready: Callable[[], None],
     grace_seconds: int = GRACE_SECONDS,
+    tls: Tls | None = None,
 ) -> None:
-    """Serves on `sock` until SIGINT or SIGTERM, from the first moment on: /health answers while `load` runs aside.
+    """Serves on `sock` until SIGINT or SIGTERM, from the first moment on: /health answers while `load` runs aside. Over
+    HTTPS where there is `tls`.
 
     `on_ready` is called once requests are served. Raises what `load` raised. A second SIGINT ends the grace period.
     """
@@ -76,6 +80,7 @@ def serve(
             server_header=False,
             timeout_keep_alive=KEEP_ALIVE_SECONDS,
             timeout_graceful_shutdown=grace_seconds,
+            **(tls.for_uvicorn() if tls else {}),
         )
     )
     loading = _Loading(state, server, load, on_ready)
