@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncGenerator
 from typing import TypeVar
 
 from fastapi import Request
@@ -12,15 +14,18 @@ from milepost.errors import RequestError
 from milepost.server.ignored import note_fields
 from milepost.server.state import server_state
 
+PIECE_SECONDS = 30.0
+"""A body may be long in coming; each piece of it may not."""
+
 Schema = TypeVar("Schema", bound=BaseModel)
 
 
 async def read_json(request: Request, schema: type[Schema]) -> Schema:
     """The body as `schema`, whatever its content type says.
 
-    Raises `RequestError` (413 over the limit, 400 for what is not JSON) or pydantic's `ValidationError`. The parser
-    refuses text that is not Unicode, numbers beyond 4,300 digits and nesting deeper than 200. Fields that the schema
-    does not know are named in a header of the answer.
+    Raises `RequestError` (413 over the limit, 408 when no more of it comes, 400 for what is not JSON) or pydantic's
+    `ValidationError`. The parser refuses text that is not Unicode, numbers beyond 4,300 digits and nesting deeper than
+    200. Fields that the schema does not know are named in a header of the answer.
     """
     body = await _read(request, server_state(request).settings.max_body_bytes)
     try:
@@ -37,11 +42,28 @@ async def _read(request: Request, max_bytes: int) -> bytes:
     if not announced.isdecimal() or int(announced) > max_bytes:
         raise _too_large(max_bytes)
     body = bytearray()
-    async for piece in request.stream():
+    async for piece in _pieces(request.stream()):
         body += piece
         if len(body) > max_bytes:
             raise _too_large(max_bytes)
     return bytes(body)
+
+
+async def _pieces(stream: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
+    try:
+        while True:
+            async with asyncio.timeout(PIECE_SECONDS):
+                piece = await anext(stream)
+            yield piece
+    except StopAsyncIteration:
+        return
+    except TimeoutError:
+        raise RequestError(
+            f"nothing more of the body came for {PIECE_SECONDS:g} s",
+            "send it again",
+            status=408,
+            code="request_timeout",
+        ) from None
 
 
 def _too_large(max_bytes: int) -> RequestError:

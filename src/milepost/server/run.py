@@ -12,6 +12,7 @@ import uvicorn
 
 from milepost.errors import ConfigError
 from milepost.server.app import create_app
+from milepost.server.connection import Connection
 from milepost.server.state import Engine, ServerState
 from milepost.server.tls import Tls
 
@@ -75,6 +76,7 @@ def serve(
             log_config=None,
             log_level="error",
             access_log=False,
+            http=Connection,
             ws="none",
             lifespan="off",
             server_header=False,
