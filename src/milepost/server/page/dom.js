@@ -24,10 +24,9 @@ function filled(element, attributes, children) {
   return element;
 }
 
-/** A button that shows a symbol and says a word. */
-export function button(symbol, label, onclick, attributes = {}) {
-  const icon = el("span", { "aria-hidden": "true" }, symbol);
-  return el("button", { type: "button", class: "quiet", "aria-label": label, title: label, onclick, ...attributes }, icon);
+/** A button that shows a drawing and says a word. */
+export function button(drawing, label, onclick, attributes = {}) {
+  return el("button", { type: "button", class: "quiet", "aria-label": label, title: label, onclick, ...attributes }, drawing);
 }
 
 /** The elements of a text in Markdown. */
@@ -57,7 +56,8 @@ function shown(block) {
 function code({ language, text }) {
   const copy = el("button", { type: "button", class: "quiet copy" }, "Copy");
   copy.addEventListener("click", () => copied(text, copy));
-  return el("figure", { class: "code" }, el("figcaption", {}, language || "text", copy), el("pre", { tabindex: "0" }, el("code", {}, text)));
+  const caption = el("figcaption", {}, language || "text", copy);
+  return el("figure", { class: "code" }, caption, el("pre", { tabindex: "0" }, el("code", {}, text)));
 }
 
 function list({ start, items }) {

@@ -24,6 +24,10 @@ export function seconds(number) {
   return number < 1 ? `${Math.round(number * 1000)} ms` : `${number.toFixed(number < 10 ? 2 : 1)} s`;
 }
 
+export function rate(perSecond) {
+  return perSecond < 100 ? perSecond.toFixed(1) : count(perSecond);
+}
+
 export function plural(number, word) {
   return `${count(number)} ${word}${number === 1 ? "" : "s"}`;
 }

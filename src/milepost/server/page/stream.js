@@ -11,12 +11,15 @@ export class EventReader {
   }
 }
 
+const SHORTEST_MS = 50;
+
 /** Adds the chunks of a chat completion to a message. Times are in milliseconds, on any clock. */
 export class AnswerReader {
   constructor(node, startedMs) {
     this.node = node;
     this.startedMs = startedMs;
     this.firstMs = null;
+    this.firstTokens = null;
     this.requestId = null;
     node.facts = { promptTokens: 0, cachedTokens: 0, tokens: 0, totalTokens: 0, rate: 0, firstSeconds: 0, finish: null, cache: null };
   }
@@ -36,15 +39,16 @@ export class AnswerReader {
     if (finish) this.node.facts.finish = finish;
   }
 
-  /** The first token belongs to the prompt's time, so the rate is that of the others. */
+  /** The first token belongs to the prompt's time, so the rate is that of the others. Chunks that come together say
+   * nothing of a rate. */
   #usage(usage, nowMs) {
     const { facts } = this.node;
     if (usage.completion_tokens > facts.tokens) {
       this.firstMs ??= nowMs;
       facts.firstSeconds = (this.firstMs - this.startedMs) / 1000;
-      const between = (nowMs - this.firstMs) / 1000;
-      if (this.firstTokens === undefined) this.firstTokens = usage.completion_tokens;
-      facts.rate = between > 0 ? (usage.completion_tokens - this.firstTokens) / between : 0;
+      const between = nowMs - this.firstMs;
+      this.firstTokens ??= usage.completion_tokens;
+      facts.rate = between >= SHORTEST_MS ? (1000 * (usage.completion_tokens - this.firstTokens)) / between : 0;
     }
     facts.tokens = usage.completion_tokens;
     facts.promptTokens = usage.prompt_tokens;
