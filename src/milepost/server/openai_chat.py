@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from fastapi import APIRouter, Request, Response
 
 from milepost.errors import RequestError
 from milepost.sampling_params import SamplingParams
-from milepost.server.answers import answer_form, with_grammar, with_tags
+from milepost.server.answers import AnswerForm, answer_form, with_grammar, with_tags
 from milepost.server.body import read_json
 from milepost.server.chat_answers import ChatChunks, ChatFormat, chat_answer
 from milepost.server.errors import ApiResponse
 from milepost.server.generation import finals, new_job, run
 from milepost.server.ignored import TOOLS, note
 from milepost.server.message_text import content_text
-from milepost.server.prompts import is_function, read_conversation
+from milepost.server.prompts import Prompt, is_function, read_conversation
 from milepost.server.queue_limit import admit
 from milepost.server.sampling import check_fits, check_logprobs, check_shared, sampling_params
 from milepost.server.schemas import ChatRequest, StreamOptions
@@ -24,8 +26,32 @@ from milepost.server.tool_choice import read_tool_choice
 router = APIRouter()
 
 
+@dataclass(frozen=True)
+class ReadChat:
+    """A request that passed all checks, and the prompt that it makes."""
+
+    body: ChatRequest
+    params: SamplingParams
+    prompt: Prompt
+    form: AnswerForm
+
+
 @router.post("/v1/chat/completions")
 async def chat_completions(request: Request) -> Response:
+    state = server_state(request)
+    engine, read = state.engine, await read_chat(request, queues=True)
+    body = read.body
+    job = new_job("chatcmpl", request, body, [read.prompt], read.params)
+    format = ChatFormat(job, read.form, engine.tokenizer, body.top_logprobs or 0, _echoed(body))
+    if body.stream:
+        chunks = ChatChunks(format, body.stream_options or StreamOptions())
+        return await stream_response(request, run(engine, job), chunks, state.ping_seconds(body.sse_ping_interval))
+    (output,) = await until_hangup(request, finals(engine, job))
+    return ApiResponse(chat_answer(format, output))
+
+
+async def read_chat(request: Request, *, queues: bool = False) -> ReadChat:
+    """`queues`: it is going to run, and counts as in flight. Raises `RequestError`."""
     state = server_state(request)
     body = await read_json(request, ChatRequest)
     state.served_name(body.model)
@@ -33,17 +59,12 @@ async def chat_completions(request: Request) -> Response:
     note(request, TOOLS, (str(tool.get("type") or "function") for tool in body.tools or () if not is_function(tool)))
     engine = state.engine
     params = with_tags(_params(body, engine), engine)
-    admit(request, params.n)
+    if queues:
+        admit(request, params.n)
     prompt = await until_hangup(request, read_conversation(engine, body.messages, body))
     check_fits(engine, len(prompt.ids), params.max_tokens, "messages")
     form = answer_form(engine, body, prompt)
-    job = new_job("chatcmpl", request, body, [prompt], with_grammar(params, form))
-    format = ChatFormat(job, form, engine.tokenizer, body.top_logprobs or 0, _echoed(body))
-    if body.stream:
-        chunks = ChatChunks(format, body.stream_options or StreamOptions())
-        return await stream_response(request, run(engine, job), chunks, state.ping_seconds(body.sse_ping_interval))
-    (output,) = await until_hangup(request, finals(engine, job))
-    return ApiResponse(chat_answer(format, output))
+    return ReadChat(body, with_grammar(params, form), prompt, form)
 
 
 def _check(body: ChatRequest) -> None:
