@@ -15,7 +15,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from milepost.engine.chat_messages import CACHE_CONTROL, TEXT_PARTS
+from milepost.engine.chat_messages import CACHE_BREAKPOINT, CACHE_CONTROL, TEXT_PARTS
 from milepost.engine.places import NOWHERE, Places, kept
 
 BOUNDARY, BREAKPOINT = "\U0010f6e0", "\U0010f6e1"
@@ -53,9 +53,12 @@ def found(marked_text: str, text: str) -> Places:
 
 
 def breaks(thing: Any) -> bool:
-    """Whether a message, a part of one or a tool carries Anthropic's breakpoint."""
-    control = thing.get(CACHE_CONTROL) if isinstance(thing, Mapping) else None
-    return isinstance(control, Mapping) and control.get("type") == "ephemeral"
+    """Whether a message, a part of one or a tool carries Anthropic's breakpoint, or OpenAI's."""
+    if not isinstance(thing, Mapping):
+        return False
+    control, mark = thing.get(CACHE_CONTROL), thing.get(CACHE_BREAKPOINT)
+    is_anthropics = isinstance(control, Mapping) and control.get("type") == "ephemeral"
+    return is_anthropics or (isinstance(mark, Mapping) and mark.get("mode") == "explicit")
 
 
 class _Marker:

@@ -16,6 +16,9 @@ TEXT_PARTS = {"text": "text", "input_text": "text", "output_text": "text", "refu
 CACHE_CONTROL = "cache_control"
 """Anthropic's field, which others pass on: here prompts are expected to part. It is no part of the prompt."""
 
+CACHE_BREAKPOINT = "prompt_cache_breakpoint"
+"""OpenAI's, in parts of content."""
+
 _REASONING_FIELDS = ("reasoning_content", "thinking", "reasoning")
 """Names that clients give a message's reasoning; templates read the first, and gpt-oss's the second."""
 
@@ -26,7 +29,7 @@ def read_messages(messages: Sequence[Mapping[str, Any]]) -> list[Message]:
     Fields that are None are left out, since templates tell a missing field from a None that they would spell out; only
     an assistant's missing content becomes "". Content is text or a list of {"type": "text", "text": ...}.
     Arguments of tool calls that are JSON text of an object become that object, which is what templates expect.
-    `cache_control` is left out, of tool calls too.
+    Marks for the cache are left out, of tool calls too.
     """
     if not isinstance(messages, list | tuple):
         raise RequestError("messages must be a list", "send a list of messages", param="messages")
@@ -93,8 +96,8 @@ def _tool_call(place: int, call: Any) -> Any:
 
 
 def uncontrolled(marked: Mapping[str, Any]) -> Message:
-    """Without `cache_control`, which templates that write whole objects would spell out."""
-    return {name: value for name, value in marked.items() if name != CACHE_CONTROL}
+    """Without marks for the cache, which templates that write whole objects would spell out."""
+    return {name: value for name, value in marked.items() if name not in (CACHE_CONTROL, CACHE_BREAKPOINT)}
 
 
 def _list(place: int, field: str, value: Any) -> Sequence[Any]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from milepost.outputs import CompletionOutput, RequestOutput
 from milepost.server.answers import AnswerForm, AnswerReader, reasoning_usage
+from milepost.server.anthropic_usage import InputUsage
 from milepost.server.explaining import Explained
 from milepost.server.generation import Job, PromptOutput, Usage
 from milepost.server.logprobs import chat_logprobs, prompt_logprobs
@@ -26,8 +27,16 @@ class ChatFormat:
     job: Job
     form: AnswerForm
     tokenizer: Tokenizer | None
+    inputs: InputUsage
     num_top: int = 0
     echoed: str = ""
+
+    def usage(self, counted: Usage, readers: Mapping[int, AnswerReader]) -> dict[str, Any]:
+        """`cache_write_tokens`: computed now, and not again by a prompt that goes on from this one."""
+        num_written = max(0, self.inputs.num_resumable_tokens - counted.num_cached_tokens)
+        told = counted.as_dict()
+        told["prompt_tokens_details"]["cache_write_tokens"] = num_written
+        return told | reasoning_usage(readers)
 
     def logprobs(self, sample: CompletionOutput) -> dict[str, Any] | None:
         return None if sample.logprobs is None else chat_logprobs(sample.logprobs, self.num_top, self.tokenizer)
@@ -48,8 +57,7 @@ def chat_answer(format: ChatFormat, output: RequestOutput) -> dict[str, Any]:
         }
         for sample in sorted(output.outputs, key=lambda sample: sample.index)
     ]
-    told = usage.as_dict() | reasoning_usage(readers)
-    answer = {**job.head("chat.completion"), "choices": choices, "usage": told}
+    answer = {**job.head("chat.completion"), "choices": choices, "usage": format.usage(usage, readers)}
     if job.params.prompt_logprobs is not None:
         answer["prompt_logprobs"] = prompt_logprobs(output.prompt_logprobs)
     if job.explains:
@@ -158,7 +166,7 @@ class ChatChunks:
         return chunk
 
     def _counts(self) -> dict[str, Any]:
-        return self._usage.as_dict() | reasoning_usage(self._readers)
+        return self._format.usage(self._usage, self._readers)
 
 
 def _delta(event: Event) -> Delta:

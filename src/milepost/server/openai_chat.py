@@ -9,13 +9,14 @@ from fastapi import APIRouter, Request, Response
 from milepost.errors import RequestError
 from milepost.sampling_params import SamplingParams
 from milepost.server.answers import AnswerForm, answer_form, with_grammar, with_tags
+from milepost.server.anthropic_usage import input_usage
 from milepost.server.body import read_json
 from milepost.server.chat_answers import ChatChunks, ChatFormat, chat_answer
 from milepost.server.errors import ApiResponse
 from milepost.server.generation import finals, new_job, run
 from milepost.server.ignored import TOOLS, note
 from milepost.server.message_text import content_text
-from milepost.server.prompts import Prompt, is_function, read_conversation
+from milepost.server.prompts import Prompt, is_function, read_conversation, with_breakpoints
 from milepost.server.queue_limit import admit
 from milepost.server.sampling import check_fits, check_logprobs, check_shared, sampling_params
 from milepost.server.schemas import ChatRequest, StreamOptions
@@ -42,7 +43,8 @@ async def chat_completions(request: Request) -> Response:
     engine, read = state.engine, await read_chat(request, queues=True)
     body = read.body
     job = new_job("chatcmpl", request, body, [read.prompt], read.params)
-    format = ChatFormat(job, read.form, engine.tokenizer, body.top_logprobs or 0, _echoed(body))
+    inputs = input_usage(engine, read.prompt)
+    format = ChatFormat(job, read.form, engine.tokenizer, inputs, body.top_logprobs or 0, _echoed(body))
     if body.stream:
         chunks = ChatChunks(format, body.stream_options or StreamOptions())
         return await stream_response(request, run(engine, job), chunks, state.ping_seconds(body.sse_ping_interval))
@@ -62,6 +64,7 @@ async def read_chat(request: Request, *, queues: bool = False) -> ReadChat:
     if queues:
         admit(request, params.n)
     prompt = await until_hangup(request, read_conversation(engine, body.messages, body))
+    (prompt,) = with_breakpoints([prompt], body.cache_breakpoints)
     check_fits(engine, len(prompt.ids), params.max_tokens, "messages")
     form = answer_form(engine, body, prompt)
     return ReadChat(body, with_grammar(params, form), prompt, form)
@@ -83,10 +86,16 @@ def _params(body: ChatRequest, engine: Engine) -> SamplingParams:
     return sampling_params(
         body,
         engine,
-        max_tokens=body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens,
+        max_tokens=_max_tokens(body),
         logprobs=(body.top_logprobs or 0) if body.logprobs else None,
         prompt_logprobs=body.prompt_logprobs,
     )
+
+
+def _max_tokens(body: ChatRequest) -> int | None:
+    if body.prompt_cache_options is not None and body.prompt_cache_options.prewarm:
+        return 0
+    return body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
 
 
 def _echoed(body: ChatRequest) -> str:

@@ -96,8 +96,19 @@ class OfTemplates(Schema):
     reasoning_effort: str | None = None
 
 
+class PromptCacheOptions(Schema):
+    """OpenAI's. `mode` and `ttl` change nothing: all that is read is kept, as long as there is memory. `prewarm`: the
+    prompt is read into the cache, and nothing generated."""
+
+    mode: Any = None
+    ttl: Any = None
+    prewarm: bool | None = None
+
+
 class ChatRequest(Generation, OfTemplates):
-    """POST /v1/chat/completions. `max_completion_tokens` is the newer name of `max_tokens`, and wins."""
+    """POST /v1/chat/completions. `max_completion_tokens` is the newer name of `max_tokens`, and wins.
+    `prompt_cache_key`, which brings requests to the machine that has their prefix, has one machine to choose from.
+    `cache_breakpoints`: numbers of tokens of the prompt, see `engine/places.py`."""
 
     messages: Listed[Message]
     max_tokens: Whole | None = None
@@ -108,6 +119,10 @@ class ChatRequest(Generation, OfTemplates):
     function_call: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
     include_reasoning: bool | None = None
+    prompt_cache_key: Any = None
+    prompt_cache_options: PromptCacheOptions | None = None
+    prompt_cache_retention: Any = None
+    cache_breakpoints: Any = None
 
 
 class CompletionRequest(Generation):
