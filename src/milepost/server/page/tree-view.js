@@ -49,12 +49,13 @@ export class TreeView {
     for (const { scope, y } of picture.scopes) root.append(svg("text", { x: 8, y }, `scope ${scope}`));
     for (const d of picture.links) root.append(svg("path", { class: "link", d }));
     for (const bar of picture.bars) root.append(this.#node(bar, keyOf(bar.node) === reachable));
+    root.append(...picture.bars.flatMap(marksOf)); // above all bars: a state may stand where the next bar begins
     this.box.replaceChildren(root);
     if (focused) root.querySelector(".node[tabindex='0']")?.focus({ preventScroll: true });
     this.#tell(picture.bars.find(({ node }) => keyOf(node) === this.selected)?.node);
   }
 
-  #node({ node, x, y, width, marks }, reachable) {
+  #node({ node, x, y, width }, reachable) {
     const key = keyOf(node);
     const classes = ["node", node.leaves > 1 && "shared", node.users && "used", node.pinned && "pinned"];
     const group = svg("g", {
@@ -68,7 +69,6 @@ export class TreeView {
     });
     group.append(svg("rect", { class: "reach", x: x - 3, y: y - 6, width: width + 6, height: BAR + 12, rx: 4 }));
     group.append(svg("rect", { class: "bar", x, y, width, height: BAR, rx: 2 }));
-    for (const kind of Object.keys(SHAPES)) if (marks[kind]) group.append(mark(kind, marks[kind]));
     if (node.hits && !node.children.length) group.append(svg("text", { x: x + width + 8, y: y + BAR - 1 }, `×${count(node.hits)}`));
     return group;
   }
@@ -104,9 +104,9 @@ function keyOf(node) {
 }
 
 function about(tree) {
-  const whose = tree.shows === "own" ? "of this key" : tree.num_scopes > 1 ? `in ${plural(tree.num_scopes, "scope")}` : "";
+  const whose = tree.shows === "own" ? " of this key" : tree.num_scopes > 1 ? ` in ${count(tree.num_scopes)} scopes` : "";
   const hidden = tree.left_out ? `, ${count(tree.left_out)} more not shown` : "";
-  return `${plural(tree.nodes.length, "part")} ${whose}${hidden}`.trim();
+  return `${plural(tree.nodes.length, "part")}${whose}${hidden}`;
 }
 
 function describe(node, policy) {
@@ -129,6 +129,10 @@ function tick(at, x, height) {
     svg("line", { class: "tick", x1: x, x2: x, y1: 20, y2: height }),
     svg("text", { x: x < 20 ? 6 : x, y: 14, "text-anchor": end }, count(at)),
   ];
+}
+
+function marksOf({ marks }) {
+  return Object.keys(SHAPES).filter((kind) => marks[kind]).map((kind) => mark(kind, marks[kind]));
 }
 
 function mark(kind, d) {
