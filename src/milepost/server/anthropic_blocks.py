@@ -57,7 +57,7 @@ def assistant_message(blocks: Sequence[Block], where: str) -> OpenAIMessage:
             calls.append(_call(block, here))
             message |= _control(block)
         elif kind == "thinking":
-            thoughts.append(_string(block, "thinking", here))
+            thoughts.append(string_field(block, "thinking", here))
         elif kind != "redacted_thinking":  # nobody can read it
             parts.append(_text_part(block, here))
     message["content"] = parts or None
@@ -76,15 +76,15 @@ def call_names(blocks: Sequence[Block]) -> dict[str, str]:
 def _text_part(block: Block, where: str) -> dict[str, Any]:
     kind = block.get("type")
     if kind == "document" and isinstance(source := block.get("source"), dict) and source.get("type") == "text":
-        return {"type": "text", "text": _string(source, "data", f"{where}.source"), **_control(block)}
+        return {"type": "text", "text": string_field(source, "data", f"{where}.source"), **_control(block)}
     if kind != "text":
         problem = f"this model reads text only, and this is a block of type {str(kind)[:40]!r}"
         raise bad(where, problem, "send what it says as text, or leave it out")
-    return {"type": "text", "text": _string(block, "text", where), **_control(block)}
+    return {"type": "text", "text": string_field(block, "text", where), **_control(block)}
 
 
 def _tool_message(block: Block, where: str, names: Mapping[str, str]) -> OpenAIMessage:
-    call_id, content = _string(block, "tool_use_id", where), block.get("content")
+    call_id, content = string_field(block, "tool_use_id", where), block.get("content")
     parts = [] if content is None else text_parts(blocks_of(content, f"{where}.content"), f"{where}.content")
     message = {"role": "tool", "tool_call_id": call_id, "content": parts or "", **_control(block)}
     return message | ({"name": names[call_id]} if call_id in names else {})
@@ -95,15 +95,15 @@ def _call(block: Block, where: str) -> dict[str, Any]:
     if not isinstance(arguments, dict):
         raise bad(f"{where}.input", "must be an object")
     spelled = to_json(arguments, inf_nan_mode="null").decode()  # JSON's own numbers alone
-    function = {"name": _string(block, "name", where), "arguments": spelled}
-    return {"id": _string(block, "id", where), "type": "function", "function": function}
+    function = {"name": string_field(block, "name", where), "arguments": spelled}
+    return {"id": string_field(block, "id", where), "type": "function", "function": function}
 
 
 def _control(block: Block) -> dict[str, Any]:
     return {CACHE_CONTROL: block[CACHE_CONTROL]} if block.get(CACHE_CONTROL) else {}
 
 
-def _string(block: Block, field: str, where: str) -> str:
+def string_field(block: Block, field: str, where: str) -> str:
     value = block.get(field)
     if not isinstance(value, str):
         raise bad(f"{where}.{field}", "must be text")

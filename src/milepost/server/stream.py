@@ -170,6 +170,24 @@ async def with_pauses(items: AsyncGenerator[T, None], seconds: float) -> AsyncGe
         await items.aclose()
 
 
+async def until(stopped: asyncio.Event, items: AsyncGenerator[T, None]) -> AsyncGenerator[T, None]:
+    """`items` as they come, until `stopped` is set: then they are closed, also where none has come yet."""
+    end = object()
+    stopping: asyncio.Future[Any] = asyncio.ensure_future(stopped.wait())
+    coming: asyncio.Future[Any] = asyncio.ensure_future(_next(items, end))
+    try:
+        while True:
+            await asyncio.wait((coming, stopping), return_when=asyncio.FIRST_COMPLETED)
+            if not coming.done() or coming.result() is end:
+                return
+            yield coming.result()
+            coming = asyncio.ensure_future(_next(items, end))
+    finally:
+        await _cancel(stopping)
+        await _cancel(coming)
+        await items.aclose()
+
+
 async def _events(
     first: T | None, rest: AsyncGenerator[T | None, None], writer: ChunkWriter[T], wire: Wire, what: str
 ) -> AsyncGenerator[bytes, None]:
