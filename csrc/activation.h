@@ -70,4 +70,29 @@ void sigmoid_mul_rows(const T* gate, RowPlaces gate_places, const T* x, RowPlace
     });
 }
 
+/// x + y * factor, the product rounded to T first.
+template <typename T>
+void add(const T* x, RowPlaces x_places, const T* y, RowPlaces y_places, T* out, std::int64_t rows, std::int64_t size,
+         float factor) {
+    each_pair(x, x_places, y, y_places, out, rows, size, [&](vf a, vf b) { return a + rounded_to(b * factor, x); });
+}
+
+/// x * y.
+template <typename T>
+void mul(const T* x, RowPlaces x_places, const T* y, RowPlaces y_places, T* out, std::int64_t rows, std::int64_t size) {
+    each_pair(x, x_places, y, y_places, out, rows, size, [](vf a, vf b) { return a * b; });
+}
+
+/// factor * x with one factor for each row.
+template <typename T>
+void mul_rows(const T* factor, RowPlaces factor_places, const T* x, RowPlaces x_places, T* out, std::int64_t rows,
+              std::int64_t size) {
+    for_row_parts(rows, size, [&](std::int64_t row, std::int64_t first, std::int64_t count) {
+        const float by = widen(factor[factor_places(row)]);
+        const T* from = x + x_places(row) + first;
+        T* to = out + row * size + first;
+        for_lanes(count, [&](std::int64_t i, std::int64_t n) { store_upto(to + i, by * load_upto(from + i, n), n); });
+    });
+}
+
 }  // namespace milepost

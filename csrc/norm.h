@@ -2,6 +2,8 @@
 // A row's sum of squares runs in 4 W fixed partial sums, folded in one order: its bits depend on the row alone, never on how
 // many rows or threads run.
 #pragma once
+#include <vector>
+
 #include "functions.h"
 #include "rows.h"
 
@@ -66,11 +68,61 @@ void gated_rms_norm(const float* x, RowPlaces places, const T* gate, RowPlaces g
     });
 }
 
-/// x / sqrt(sum(x^2) + eps).
+/// x / sqrt(sum(x^2) + eps) * factor.
 template <typename T>
-void l2_norm(const T* x, RowPlaces places, T* out, std::int64_t rows, std::int64_t size, float eps) {
-    norm_rows(x, places, out, rows, size, 1.0f, eps, [](std::int64_t) {
-        return [](vf normal, std::int64_t, std::int64_t) { return normal; };
+void l2_norm(const T* x, RowPlaces places, T* out, std::int64_t rows, std::int64_t size, float eps, float factor) {
+    norm_rows(x, places, out, rows, size, 1.0f, eps, [=](std::int64_t) {
+        return [=](vf normal, std::int64_t, std::int64_t) { return normal * factor; };
+    });
+}
+
+/// What follows a scan: y + x * skip, gated through silu, and normed over each of `groups` equal parts of a row, if `weight` is not
+/// null, before that or after. y, x fp32 [rows, size], y dense; skip fp32 [size]; gate, out T [rows, size]; rounded once.
+template <typename T>
+struct ScanOutput {
+    const float *y, *x;
+    RowPlaces x_places;
+    const float* skip;
+    const T* gate;
+    RowPlaces gate_places;
+    const T* weight;
+    T* out;
+    std::int64_t rows, size, groups;
+    float eps;
+    bool gate_first;
+};
+
+template <typename T>
+void scan_output(const ScanOutput<T>& s) {
+    for_rows(s.rows, s.size, [&](std::int64_t r) {
+        static thread_local std::vector<float> held;
+        held.resize(s.size);
+        float* row = held.data();
+        const float *y = s.y + r * s.size, *x = s.x + s.x_places(r);
+        const T* gate = s.gate + s.gate_places(r);
+        T* out = s.out + r * s.size;
+        const bool gate_now = s.gate_first || !s.weight;
+        for_lanes(s.size, [&](std::int64_t i, std::int64_t n) {
+            vf value = load_upto(y + i, n) + load_upto(x + i, n) * load_upto(s.skip + i, n);
+            if (gate_now) value = silu(load_upto(gate + i, n)) * value;
+            if (s.weight)
+                store_upto(row + i, value, n);
+            else
+                store_upto(out + i, value, n);
+        });
+        if (!s.weight) return;
+        const std::int64_t width = s.size / s.groups;
+        for (std::int64_t g = 0; g < s.groups; ++g) {
+            const std::int64_t start = g * width;
+            const float mean = sum_of_squares(row + start, width) / static_cast<float>(width);
+            const vf scale = splat(1.0f / std::sqrt(mean + s.eps));
+            for_lanes(width, [&](std::int64_t i, std::int64_t n) {
+                const std::int64_t at = start + i;
+                vf value = load_upto(row + at, n) * scale * load_upto(s.weight + at, n);
+                if (!s.gate_first) value = silu(load_upto(gate + at, n)) * value;
+                store_upto(out + at, value, n);
+            });
+        }
     });
 }
 

@@ -33,6 +33,16 @@ void bind_soft_cap(nb::module_& m, const char* name) {
     });
 }
 
+template <typename T>
+void bind_add(nb::module_& m, const char* name) {
+    define(m, name,
+           [](Address x, Int x_inner, Int x_outer, Int x_step, Address y, Int y_inner, Int y_outer, Int y_step, Address out,
+              Int rows, Int size, float factor) {
+               add(at<const T>(x), {x_inner, x_outer, x_step}, at<const T>(y), {y_inner, y_outer, y_step}, at<T>(out), rows,
+                   size, factor);
+           });
+}
+
 inline void bind_activation(nb::module_& m) {
     bind_function<float>(m, "silu_f32", [](vf x) { return silu(x); });
     bind_function<bf16>(m, "silu_bf16", [](vf x) { return silu(x); });
@@ -50,6 +60,12 @@ inline void bind_activation(nb::module_& m) {
     bind_pair<bf16, sigmoid_mul<bf16>>(m, "sigmoid_mul_bf16");
     bind_pair<float, sigmoid_mul_rows<float>>(m, "sigmoid_mul_rows_f32");
     bind_pair<bf16, sigmoid_mul_rows<bf16>>(m, "sigmoid_mul_rows_bf16");
+    bind_add<float>(m, "add_f32");
+    bind_add<bf16>(m, "add_bf16");
+    bind_pair<float, mul<float>>(m, "mul_f32");
+    bind_pair<bf16, mul<bf16>>(m, "mul_bf16");
+    bind_pair<float, mul_rows<float>>(m, "mul_rows_f32");
+    bind_pair<bf16, mul_rows<bf16>>(m, "mul_rows_bf16");
 }
 
 }  // namespace milepost

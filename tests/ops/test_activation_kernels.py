@@ -7,11 +7,10 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from kernel_sets import OpsIn
+from kernel_sets import OpsIn, poison_results
 
 from milepost.ops import Ops
 from milepost.ops import torch as reference
-from milepost.ops.cpu import activation
 
 DTYPES = [torch.float32, torch.bfloat16]
 TASK_VALUES = 8192
@@ -44,7 +43,7 @@ TRUTH: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 @pytest.fixture(autouse=True)
 def _poisoned_outputs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(activation, "dense_like", lambda x: torch.full(x.shape, torch.nan, dtype=x.dtype))
+    poison_results(monkeypatch)
 
 
 def drawn(shape: tuple[int, ...], dtype: torch.dtype, seed: int) -> torch.Tensor:

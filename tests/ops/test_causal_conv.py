@@ -8,8 +8,6 @@ import pytest
 import torch
 from recurrent_ops import Conv, Pool, error, one_thread
 
-from milepost.ops import torch as reference
-
 
 @pytest.fixture(autouse=True)
 def _one_thread() -> Iterator[None]:
@@ -30,7 +28,6 @@ def outputs(case: Conv, size: int, length: int = 200) -> tuple[torch.Tensor, tor
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("channels", [1, 5, 96, 331])
 def test_bits_do_not_depend_on_pieces_or_neighbours(channels: int, dtype: torch.dtype) -> None:
-    assert "causal_conv" in reference.ROW_INDEPENDENT
     case = Conv(channels, dtype=dtype)
     whole, _ = outputs(case, 200)
     for size in (1, 2, 17, 64, 65):

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 import torch
-from kernel_sets import OpsIn
+from kernel_sets import OpsIn, poison_results
 from recurrent_ops import MIDDLE, NAN, STRONG, WEAK, Buffers, PerHead, Pool, Running, Tensors, run_all
 
 from milepost.ops import ForwardBatch, Ops, Rows
@@ -216,14 +216,7 @@ def test_what_lay_in_fresh_memory_does_not_matter(kernels: OpsIn, delta: bool, m
     case = case_of(kernels, delta)
     inputs = case.draw(210, seeded(3))
     expected = read(case, inputs, [210])
-    empty = torch.empty
-
-    def full_of_nan(*size: int, dtype: torch.dtype) -> torch.Tensor:
-        fresh = empty(*size, dtype=dtype)
-        fresh.view(torch.float32).fill_(NAN)
-        return fresh
-
-    monkeypatch.setattr(torch, "empty", full_of_nan)
+    poison_results(monkeypatch)
     for sizes in ([210], [50, 100, 60], [1] * 210):
         assert read(case, inputs, sizes, wanted=lambda: False).same_as(expected)
 

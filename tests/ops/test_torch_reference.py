@@ -1,5 +1,7 @@
 """The torch reference: attention against a plain softmax, and the ops that claim independent rows."""
 
+from functools import partial
+
 import pytest
 import torch
 
@@ -66,15 +68,19 @@ def test_rotate_half_leaves_the_rest_of_a_head_alone() -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("num_rows", [2, 3, 7, 33, 100])
 def test_ops_that_claim_independent_rows_have_them(num_rows: int, dtype: torch.dtype) -> None:
-    # embed, pack and store_kv copy, and causal_conv is compared in a file of its own
-    compared = {"offset_rms_norm", "rms_norm", "rotate_half", "soft_cap"}
-    assert compared | {"causal_conv", "embed", "pack", "store_kv"} == reference.ROW_INDEPENDENT
+    # embed, pack and store_kv copy
+    compared = {"add", "mul", "offset_rms_norm", "rms_norm", "rotate_half", "soft_cap"}
+    assert compared | {"embed", "pack", "store_kv"} == reference.ROW_INDEPENDENT
     generator = torch.Generator().manual_seed(num_rows)
     for size in (8, 17, 100, 576, 4097):
         x, weight = (torch.randn(shape, generator=generator).to(dtype) for shape in ((num_rows, size), (size,)))
         for norm in (reference.rms_norm, reference.offset_rms_norm):
             alone = torch.cat([norm(row[None].clone(), weight, 1e-5) for row in x])
             assert torch.equal(alone, norm(x, weight, 1e-5))
+        y = torch.randn(num_rows, size, generator=generator).to(dtype)
+        for pair in (partial(reference.add, factor=0.3), reference.mul):
+            alone = torch.cat([pair(row[None].clone(), other[None].clone()) for row, other in zip(x, y, strict=True)])
+            assert torch.equal(alone, pair(x, y))
         alone = torch.cat([reference.soft_cap(row[None].clone(), 2.0) for row in x])
         assert torch.equal(alone, reference.soft_cap(x, 2.0))
     x, angles = torch.randn(num_rows, 3, 80, generator=generator).to(dtype), torch.rand(num_rows, 40)

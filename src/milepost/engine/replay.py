@@ -2,13 +2,14 @@
 
 A step can be replayed if each of its sequences brings one row and wants one token, and no state would have to be
 carried past a grid point that nobody keeps. Shapes are then given by the number of rows, so there is a recording for
-each number, made when such a step comes for the first time. All of them read their inputs from one set of tensors,
+each number, made when such steps have come a few times. All of them read their inputs from one set of tensors,
 `_Inputs`, whose first rows the step fills in. Models whose ops are not all kernels of one compiled module are never
 recorded.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
@@ -25,6 +26,10 @@ from milepost.specs import BLOCK_SIZE, CHUNK
 MAX_ROWS = 32
 """More rows keep the kernels busy for so long that calling them hardly counts."""
 
+SEEN_BEFORE = 3
+"""Steps of a number of rows that are run as they come before the next one is recorded: that takes the time of a few,
+and some numbers are passed only on the way to others."""
+
 Rows = tuple[torch.Tensor, torch.Tensor]
 """Hidden rows and their logits."""
 
@@ -39,17 +44,21 @@ class Replays:
         self._has_states = any(layer is not None for layer in pools.recurrent)
         self._arena = Arena()
         self._recordings: dict[int, Recording[Rows]] = {}
+        self._seen: Counter[int] = Counter()
 
     def run(self, pieces: Sequence[Piece]) -> Rows | None:
-        """Hidden rows [rows, size] and logits fp32 [rows, vocab] of a step, or None if it cannot be replayed."""
+        """Hidden rows [rows, size] and logits fp32 [rows, vocab] of a step, or None if it is not replayed."""
         if self.kernels is None or self._inputs is None or not self._can_replay(pieces):
             return None
+        num_rows = len(pieces)
+        self._seen[num_rows] += 1
+        if self._seen[num_rows] <= SEEN_BEFORE:
+            return None
         self._inputs.fill(pieces)
-        found = self._recordings.get(len(pieces))
-        if found is None:
-            self._recordings[len(pieces)] = found = self._record(len(pieces), self._inputs, self.kernels)
-            return found.result
-        return found.run()
+        if num_rows in self._recordings:
+            return self._recordings[num_rows].run()
+        self._recordings[num_rows] = found = self._record(num_rows, self._inputs, self.kernels)
+        return found.result
 
     def _can_replay(self, pieces: Sequence[Piece]) -> bool:
         if not 0 < len(pieces) <= MAX_ROWS:

@@ -35,7 +35,9 @@ class CausalConv(nn.Module):
             Buffer("conv", (taps - 1 + CHUNK, channels), wide=False),
         )
 
-    def forward(self, x: torch.Tensor, buffers: RecurrentLayer, batch: ForwardBatch) -> torch.Tensor:
-        """x [rows, channels]; returns the same shape."""
+    def forward(
+        self, x: torch.Tensor, buffers: RecurrentLayer, batch: ForwardBatch, silu: bool = False
+    ) -> torch.Tensor:
+        """x [rows, channels]; returns the same shape, with `silu` through that and fp32."""
         state, window = buffers.checkpoint["conv"], buffers.window["conv"]
-        return self.ops.causal_conv(x, self.weight[:, 0], self.bias, state, window, batch)
+        return self.ops.causal_conv(x, self.weight[:, 0], self.bias, state, window, batch, silu)

@@ -100,15 +100,15 @@ class GatedDelta(DecayRates):
         s, ops, buffers = self.shape, self.ops, batch.recurrent[self.layer]
         assert buffers is not None, f"layer {self.layer} was given no recurrent buffers"
         projected = self.project(x)
-        mixed = ops.silu(self.conv1d(projected.mixed, buffers, batch).float())
+        mixed = self.conv1d(projected.mixed, buffers, batch, silu=True)
         q, k, v = torch.split(mixed, list(s.conv_sections), dim=-1)
-        q, k = (ops.l2_norm(part.reshape(-1, s.num_key_heads, s.key_dim), NORM_EPS) for part in (q, k))
+        q, k = (part.view(-1, s.num_key_heads, s.key_dim) for part in (q, k))
         steps = ops.softplus(projected.decay.float() + self.dt_bias)
         window = buffers.window
         out = ops.gated_delta(
-            q * s.key_dim**-0.5,
-            k,
-            v.reshape(-1, s.num_value_heads, s.value_dim),
+            ops.l2_norm(q, NORM_EPS, s.key_dim**-0.5),
+            ops.l2_norm(k, NORM_EPS),
+            v.view(-1, s.num_value_heads, s.value_dim),
             steps * self.rates,
             ops.sigmoid(projected.rate.float()),
             buffers.checkpoint["state"],

@@ -60,8 +60,7 @@ class Mamba(DecayRates):
         out = self.ops.selective_scan(
             inputs, dt, self.rates, b, c, buffers.checkpoint["state"], buffers.window["state"], batch
         )
-        out = self.ops.silu_mul(gate.float(), out + inputs * self.D)
-        return self.out_proj(out.to(x.dtype))
+        return self.out_proj(self.ops.scan_output(out, inputs, self.D, gate, None, 1, 0.0, True))
 
     def _selected(self, inputs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Time steps [rows, inner_size], B and C [rows, state_size], in fp32, from inputs [rows, inner_size]."""

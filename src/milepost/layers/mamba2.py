@@ -64,17 +64,9 @@ class GatedNorm(nn.Module):
         self.num_groups, self.eps, self.gate_first = num_groups, eps, gate_first
         self.ops = ops
 
-    def forward(self, x: torch.Tensor, gate: torch.Tensor) -> torch.Tensor:
-        """x, gate fp32 [rows, size]; returns the same."""
-        if self.gate_first:
-            return self._normed(self.ops.silu_mul(gate, x))
-        return self.ops.silu_mul(gate, self._normed(x))
-
-    def _normed(self, x: torch.Tensor) -> torch.Tensor:
-        rows, size = x.shape
-        parts = x.reshape(rows, self.num_groups, size // self.num_groups)
-        plain = torch.ones(parts.shape[-1], device=x.device)
-        return self.ops.rms_norm(parts, plain, self.eps).reshape(rows, size) * self.weight.float()
+    def forward(self, out: torch.Tensor, x: torch.Tensor, skip: torch.Tensor, gate: torch.Tensor) -> torch.Tensor:
+        """Of out + x * skip, fp32 [rows, size]; gate [rows, size] in the model's dtype, and so the result."""
+        return self.ops.scan_output(out, x, skip, gate, self.weight, self.num_groups, self.eps, self.gate_first)
 
 
 class Mamba2(DecayRates):
@@ -121,15 +113,15 @@ class Mamba2(DecayRates):
         if self.scales is not None:
             projected = (projected * self.scales.to(x.device)).to(x.dtype)
         gate, mixed, dt = torch.split(projected, [s.inner_size, s.inner_size + 2 * s.group_size, s.num_heads], -1)
-        mixed = self.ops.silu(self.conv1d(mixed, buffers, batch)).float()
+        mixed = self.conv1d(mixed, buffers, batch, silu=True)
         inputs, keys, queries = torch.split(mixed, [s.inner_size, s.group_size, s.group_size], -1)
-        inputs = inputs.reshape(-1, s.num_heads, s.head_dim)
+        by_head = inputs.view(-1, s.num_heads, s.head_dim)
         dt = self.ops.softplus(dt.float() + self.dt_bias).clamp(*s.dt_limit)
         window = buffers.window
         out = self.ops.mamba2(
-            queries.reshape(-1, s.num_groups, s.state_size),
-            keys.reshape(-1, s.num_groups, s.state_size),
-            inputs * dt[:, :, None],
+            queries.view(-1, s.num_groups, s.state_size),
+            keys.view(-1, s.num_groups, s.state_size),
+            self.ops.mul(dt[:, :, None], by_head),
             dt * self.rates,
             buffers.checkpoint["state"],
             window["k"],
@@ -137,9 +129,10 @@ class Mamba2(DecayRates):
             window["log_g"],
             batch,
         )
-        out = (out + inputs * self.D[:, None]).reshape(-1, s.inner_size)
-        out = self.ops.silu_mul(gate.float(), out) if self.norm is None else self.norm(out, gate.float())
-        return self.out_proj(out.to(x.dtype))
+        out, skip = out.view(-1, s.inner_size), self.D.repeat_interleave(s.head_dim)
+        if self.norm is None:
+            return self.out_proj(self.ops.scan_output(out, inputs, skip, gate, None, 1, 0.0, True))
+        return self.out_proj(self.norm(out, inputs, skip, gate))
 
 
 def _spread(factors: tuple[float, ...], widths: tuple[int, ...]) -> torch.Tensor:

@@ -22,7 +22,7 @@ class ShortConv(nn.Module):
                 f"a short convolution over {taps} rows keeps nothing of what came before",
                 "the model's config is damaged, or of a model that this version does not know",
             )
-        self.layer = layer
+        self.layer, self.ops = layer, ops
         self.in_proj = Linear(size, 3 * size, ops, bias)
         self.conv = CausalConv(size, taps, ops, bias)
         self.out_proj = Linear(size, size, ops, bias)
@@ -36,4 +36,5 @@ class ShortConv(nn.Module):
         buffers = batch.recurrent[self.layer]
         assert buffers is not None, f"layer {self.layer} was given no recurrent buffers"
         before, after, inner = self.in_proj(x).chunk(3, dim=-1)
-        return self.out_proj(after * self.conv(before * inner, buffers, batch))
+        mul = self.ops.mul
+        return self.out_proj(mul(after, self.conv(mul(before, inner), buffers, batch)))

@@ -31,9 +31,15 @@ class PreNormLayer(Layer):
     """Attention, then a feed-forward layer: each sees the normed rows, and its result is added to the rows."""
 
     def __init__(
-        self, input_layernorm: nn.Module, self_attn: Attention, post_attention_layernorm: nn.Module, mlp: GatedMLP
+        self,
+        input_layernorm: nn.Module,
+        self_attn: Attention,
+        post_attention_layernorm: nn.Module,
+        mlp: GatedMLP,
+        ops: Ops,
     ) -> None:
         super().__init__()
+        self.ops = ops
         self.input_layernorm = input_layernorm
         self.self_attn = self_attn
         self.post_attention_layernorm = post_attention_layernorm
@@ -43,8 +49,8 @@ class PreNormLayer(Layer):
         return self.self_attn.state_spec()
 
     def forward(self, x: torch.Tensor, angles: Angles, batch: ForwardBatch) -> torch.Tensor:
-        x = x + self.self_attn(self.input_layernorm(x), angles, batch)
-        return x + self.mlp(self.post_attention_layernorm(x))
+        x = self.ops.add(x, self.self_attn(self.input_layernorm(x), angles, batch))
+        return self.ops.add(x, self.mlp(self.post_attention_layernorm(x)))
 
 
 class Decoder(nn.Module):

@@ -59,6 +59,7 @@ class FalconH1Layer(Layer):
         self.attention_in, self.attention_out, self.ssm_in, self.ssm_out = (
             factor(config, f"{part}_multiplier") for part in ("attention_in", "attention_out", "ssm_in", "ssm_out")
         )
+        self.ops = ops
         self.input_layernorm = RMSNorm(size, eps, ops)
         self.mamba = mamba_mixer(config, layer, eps, ops)
         self.self_attn = Attention(attention_shape(config), layer, ops)
@@ -72,8 +73,8 @@ class FalconH1Layer(Layer):
         normed = self.input_layernorm(x)
         scanned = self.mamba(normed * self.ssm_in, batch) * self.ssm_out
         attended = self.self_attn(normed * self.attention_in, angles, batch) * self.attention_out
-        x = x + (scanned + attended)
-        return x + self.feed_forward(self.pre_ff_layernorm(x))
+        x = self.ops.add(x, self.ops.add(scanned, attended))
+        return self.ops.add(x, self.feed_forward(self.pre_ff_layernorm(x)))
 
 
 class FalconH1Decoder(nn.Module):

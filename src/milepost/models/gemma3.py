@@ -52,6 +52,7 @@ class Gemma3Layer(Layer):
         shape, eps = attention_shape(config, window), float(config["rms_norm_eps"])
         size, inner_size = shape.hidden_size, int(require(config, "intermediate_size"))
         self.input_layernorm = OffsetRMSNorm(size, eps, ops)
+        self.ops = ops
         self.self_attn = Attention(
             shape,
             layer,
@@ -69,9 +70,9 @@ class Gemma3Layer(Layer):
 
     def forward(self, x: torch.Tensor, angles: Angles, batch: ForwardBatch) -> torch.Tensor:
         attended = self.self_attn(self.input_layernorm(x), angles, batch)
-        x = x + self.post_attention_layernorm(attended)
+        x = self.ops.add(x, self.post_attention_layernorm(attended))
         fed = self.mlp(self.pre_feedforward_layernorm(x))
-        return x + self.post_feedforward_layernorm(fed)
+        return self.ops.add(x, self.post_feedforward_layernorm(fed))
 
 
 class Gemma3(Model):

@@ -63,7 +63,7 @@ class GraniteLayer(Layer):
     def __init__(self, config: Config, kind: str, layer: int, ops: Ops) -> None:
         super().__init__()
         size, eps = int(require(config, "hidden_size")), float(config.get("rms_norm_eps", 1e-6))
-        self.scale = float(config.get("residual_multiplier") or 1.0)
+        self.ops, self.scale = ops, float(config.get("residual_multiplier") or 1.0)
         self.input_layernorm = RMSNorm(size, eps, ops)
         self.mamba = mamba_mixer(config, layer, eps, ops) if kind == LINEAR else None
         self.self_attn = Attention(attention_shape(config), layer, ops) if kind == FULL else None
@@ -78,11 +78,11 @@ class GraniteLayer(Layer):
         return mixer.state_spec()
 
     def forward(self, x: torch.Tensor, angles: Angles | None, batch: ForwardBatch) -> torch.Tensor:
-        x = x + self._mix(self.input_layernorm(x), angles, batch) * self.scale
+        x = self.ops.add(x, self._mix(self.input_layernorm(x), angles, batch), self.scale)
         normed = self.post_attention_layernorm(x)
         fed = self.shared_mlp(normed)
-        fed = fed if self.block_sparse_moe is None else self.block_sparse_moe(normed) + fed
-        return x + fed * self.scale
+        fed = fed if self.block_sparse_moe is None else self.ops.add(self.block_sparse_moe(normed), fed)
+        return self.ops.add(x, fed, self.scale)
 
     def _mix(self, x: torch.Tensor, angles: Angles | None, batch: ForwardBatch) -> torch.Tensor:
         if self.mamba is not None:

@@ -55,8 +55,11 @@ PUBLISHED_NAMES = {
 class ShortConvLayer(Layer):
     """The convolution, then a feed-forward layer: each sees the normed rows, and its result is added to the rows."""
 
-    def __init__(self, input_layernorm: RMSNorm, conv: ShortConv, post_attention_layernorm: RMSNorm, mlp: GatedMLP):
+    def __init__(
+        self, input_layernorm: RMSNorm, conv: ShortConv, post_attention_layernorm: RMSNorm, mlp: GatedMLP, ops: Ops
+    ) -> None:
         super().__init__()
+        self.ops = ops
         self.input_layernorm = input_layernorm
         self.conv = conv
         self.post_attention_layernorm = post_attention_layernorm
@@ -66,8 +69,8 @@ class ShortConvLayer(Layer):
         return self.conv.state_spec()
 
     def forward(self, x: torch.Tensor, angles: Angles, batch: ForwardBatch) -> torch.Tensor:
-        x = x + self.conv(self.input_layernorm(x), batch)
-        return x + self.mlp(self.post_attention_layernorm(x))
+        x = self.ops.add(x, self.conv(self.input_layernorm(x), batch))
+        return self.ops.add(x, self.mlp(self.post_attention_layernorm(x)))
 
 
 def build(config: Config, ops: Ops) -> CausalLM:
@@ -79,9 +82,9 @@ def build(config: Config, ops: Ops) -> CausalLM:
     def layer(i: int, kind: str) -> Layer:
         norms, mlp = [RMSNorm(size, eps, ops) for _ in range(2)], GatedMLP(size, inner_size, ops)
         if kind == CONV:
-            return ShortConvLayer(norms[0], ShortConv(size, taps, i, ops, bias), norms[1], mlp)
+            return ShortConvLayer(norms[0], ShortConv(size, taps, i, ops, bias), norms[1], mlp, ops)
         head_norms = (RMSNorm(shape.head_dim, eps, ops) for _ in range(2))
-        return PreNormLayer(norms[0], Attention(shape, i, ops, *head_norms), norms[1], mlp)
+        return PreNormLayer(norms[0], Attention(shape, i, ops, *head_norms), norms[1], mlp, ops)
 
     embedding = Embedding(int(require(config, "vocab_size")), size, ops)
     layers = [layer(i, kind) for i, kind in enumerate(kinds(config))]

@@ -41,6 +41,7 @@ def build(config: Config, ops: Ops) -> CausalLM:
             self_attn=Attention(shape, i, ops),
             post_attention_layernorm=RMSNorm(size, eps, ops),
             mlp=GatedMLP(size, inner_size, ops, activation=config.get("hidden_act") or "silu"),
+            ops=ops,
         )
 
     embedding = Embedding(int(require(config, "vocab_size")), size, ops)

@@ -57,7 +57,7 @@ class HybridLayer(Layer):
         self.linear_attn = mixer if isinstance(mixer, GatedDelta) else None
         self.self_attn = mixer if isinstance(mixer, Attention) else None
         self.post_attention_layernorm = OffsetRMSNorm(size, eps, ops)
-        self.mlp = mlp
+        self.mlp, self.ops = mlp, ops
         self.specs = mixer.state_spec()
 
     def state_spec(self) -> tuple[LayerSpec, ...]:
@@ -66,10 +66,10 @@ class HybridLayer(Layer):
     def forward(self, x: torch.Tensor, angles: Angles, batch: ForwardBatch) -> torch.Tensor:
         normed = self.input_layernorm(x)
         if self.self_attn is not None:
-            x = x + self.self_attn(normed, angles, batch)
+            x = self.ops.add(x, self.self_attn(normed, angles, batch))
         if self.linear_attn is not None:
-            x = x + self.linear_attn(normed, batch)
-        return x + self.mlp(self.post_attention_layernorm(x))
+            x = self.ops.add(x, self.linear_attn(normed, batch))
+        return self.ops.add(x, self.mlp(self.post_attention_layernorm(x)))
 
 
 def build(config: Config, ops: Ops) -> CausalLM:

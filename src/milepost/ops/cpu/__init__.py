@@ -9,13 +9,23 @@ from typing import TYPE_CHECKING
 import torch
 
 from milepost.ops.cpu import library
-from milepost.ops.cpu.activation import gelu_tanh_mul, sigmoid, sigmoid_mul, silu, silu_mul, soft_cap, softplus
+from milepost.ops.cpu.activation import (
+    add,
+    gelu_tanh_mul,
+    mul,
+    sigmoid,
+    sigmoid_mul,
+    silu,
+    silu_mul,
+    soft_cap,
+    softplus,
+)
 from milepost.ops.cpu.attention import paged_attention, store_kv
 from milepost.ops.cpu.conv import causal_conv
 from milepost.ops.cpu.kernels import Kernels
 from milepost.ops.cpu.linear import embed, linear, pack
 from milepost.ops.cpu.moe import moe_mlp, route
-from milepost.ops.cpu.norm import gated_rms_norm, l2_norm, offset_rms_norm, rms_norm
+from milepost.ops.cpu.norm import gated_rms_norm, l2_norm, offset_rms_norm, rms_norm, scan_output
 from milepost.ops.cpu.recurrence import gated_delta, mamba2
 from milepost.ops.cpu.rope import rope_angles, rotate_half
 from milepost.ops.cpu.scan import selective_scan
@@ -40,6 +50,9 @@ KERNELS: dict[str, Callable[..., object]] = {
     "sigmoid_mul": sigmoid_mul,
     "soft_cap": soft_cap,
     "softplus": softplus,
+    "add": add,
+    "mul": mul,
+    "scan_output": scan_output,
     "store_kv": store_kv,
     "paged_attention": paged_attention,
     "causal_conv": causal_conv,

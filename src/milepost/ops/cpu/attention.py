@@ -51,13 +51,13 @@ def paged_attention(
     rows, num_heads, head_dim = q.shape
     if head_dim > lib.MAX_HEAD_DIM:
         raise ModelError(f"attention heads of {head_dim} values", f"the kernels take at most {lib.MAX_HEAD_DIM}")
-    out = torch.empty(rows, num_heads, head_dim, dtype=q.dtype)
+    out = lib.empty((rows, num_heads, head_dim), q.dtype)
     starts, lens, tables = batch.query_start_loc, batch.seq_lens, batch.block_tables
     where = starts.data_ptr(), lens.data_ptr(), lens.shape[0]
     shape = num_heads, kv.k.shape[2], head_dim, NO_WINDOW if window is None else window
     longest = lens if batch.longest is None else batch.longest
     scratch_bytes = lib.attention_scratch(starts.data_ptr(), longest.data_ptr(), lens.shape[0], *shape)
-    scratch = torch.empty(scratch_bytes, dtype=torch.uint8)
+    scratch = lib.empty((scratch_bytes,), torch.uint8)
     run = lib.attention_bf16 if q.dtype == torch.bfloat16 else lib.attention_f32
     run(
         q.data_ptr(),

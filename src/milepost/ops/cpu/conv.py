@@ -6,7 +6,7 @@ import torch
 
 from milepost.ops.batch import ForwardBatch
 from milepost.ops.cpu.kernels import Kernels
-from milepost.ops.cpu.rows import dense_like, side_by_side
+from milepost.ops.cpu.rows import side_by_side
 from milepost.specs import CHUNK
 
 
@@ -18,6 +18,7 @@ def causal_conv(
     state: torch.Tensor,
     window: torch.Tensor,
     batch: ForwardBatch,
+    silu: bool = False,
 ) -> torch.Tensor:
     channels, taps = weight.shape
     assert x.dtype == weight.dtype == state.dtype == window.dtype, f"{x.dtype}, {weight.dtype}, {state.dtype}"
@@ -25,8 +26,8 @@ def causal_conv(
     for buffer in (state, window):
         assert buffer.is_contiguous(), "it is written in place"
     x, weight, segments = side_by_side(x), weight.contiguous(), batch.segment_table
-    out = dense_like(x)
-    run = lib.causal_conv_f32 if x.dtype == torch.float32 else lib.causal_conv_bf16
+    out = lib.empty(x.shape, torch.float32 if silu else x.dtype)
+    run = lib.typed("causal_conv_silu" if silu else "causal_conv", x.dtype)
     run(
         x.data_ptr(),
         x.stride(0),

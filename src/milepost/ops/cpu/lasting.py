@@ -32,13 +32,13 @@ class LastingMemory:
         """A tensor with undefined contents that begins on a cache line."""
         num_bytes = math.prod(shape) * dtype.itemsize
         if self._used + num_bytes > self._chunk.numel():
-            self._chunk, self._used = _huge(max(CHUNK_BYTES, num_bytes)), 0
+            self._chunk, self._used = huge_pages(max(CHUNK_BYTES, num_bytes)), 0
         found = self._chunk[self._used : self._used + num_bytes]
         self._used += -(-num_bytes // LINE_BYTES) * LINE_BYTES
         return found.view(dtype).view(tuple(shape))
 
 
-def _huge(num_bytes: int) -> torch.Tensor:
+def huge_pages(num_bytes: int) -> torch.Tensor:
     """Whole huge pages from `num_bytes` on, not touched yet, so that they cost nothing until they are filled."""
     size = -(-num_bytes // HUGE_PAGE_BYTES) * HUGE_PAGE_BYTES
     whole = torch.empty(size + HUGE_PAGE_BYTES, dtype=torch.uint8)

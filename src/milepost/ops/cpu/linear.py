@@ -45,7 +45,7 @@ def linear(
     """`ops.torch.linear`; a weight that is not packed is packed for this call."""
     packed = weight if isinstance(weight, PackedWeight) else packed_for_now(lib, weight)
     x = rows_of(x)
-    out = torch.empty(x.shape[0], packed.size_out, dtype=x.dtype)
+    out = lib.empty((x.shape[0], packed.size_out), x.dtype)
     run = lib.linear_bf16 if x.dtype == torch.bfloat16 else lib.linear_f32
     run(
         x.data_ptr(),
@@ -72,7 +72,7 @@ def embed(lib: Kernels, token_ids: torch.Tensor, weight: torch.Tensor | PackedWe
     if not isinstance(weight, PackedWeight):
         return weight[token_ids]
     ids = token_ids.contiguous()
-    out = torch.empty(ids.shape[0], weight.size_in, dtype=weight.dtype)
+    out = lib.empty((ids.shape[0], weight.size_in), weight.dtype)
     run = lib.unpack_rows_bf16 if weight.dtype == torch.bfloat16 else lib.unpack_rows_f32
     run(weight.data.data_ptr(), ids.data_ptr(), out.data_ptr(), ids.shape[0], weight.size_in)
     return out

@@ -42,7 +42,7 @@ def moe_mlp(
     places[order] = torch.arange(len(flat))
     places, ranks = places.view(rows, chosen).sort(dim=1)
     weights = expert_weights.gather(1, ranks)
-    out = torch.empty_like(x)
+    out = lib.dense_like(x)
     run = lib.weighted_sum_bf16 if x.dtype == torch.bfloat16 else lib.weighted_sum_f32
     run(made.data_ptr(), places.data_ptr(), weights.data_ptr(), out.data_ptr(), rows, chosen, down.size_out)
     return out
@@ -51,7 +51,7 @@ def moe_mlp(
 def _grouped(lib: Kernels, x: torch.Tensor, weight: PackedWeight, starts: torch.Tensor) -> torch.Tensor:
     """Each row through the matrix of its expert."""
     x = rows_of(x)
-    out = torch.empty(x.shape[0], weight.size_out, dtype=x.dtype)
+    out = lib.empty((x.shape[0], weight.size_out), x.dtype)
     run = lib.grouped_linear_bf16 if x.dtype == torch.bfloat16 else lib.grouped_linear_f32
     run(
         x.data_ptr(),

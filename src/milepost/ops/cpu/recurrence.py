@@ -26,7 +26,7 @@ def mamba2(
     window_log_g: torch.Tensor,
     batch: ForwardBatch,
 ) -> torch.Tensor:
-    return _run(lib.mamba2, 1, q, k, u, log_g, None, state, window_k, window_u, window_log_g, batch)
+    return _run(lib, lib.mamba2, 1, q, k, u, log_g, None, state, window_k, window_u, window_log_g, batch)
 
 
 def gated_delta(
@@ -42,10 +42,11 @@ def gated_delta(
     window_log_g: torch.Tensor,
     batch: ForwardBatch,
 ) -> torch.Tensor:
-    return _run(lib.gated_delta, 2, q, k, v, log_g, beta, state, window_k, window_u, window_log_g, batch)
+    return _run(lib, lib.gated_delta, 2, q, k, v, log_g, beta, state, window_k, window_u, window_log_g, batch)
 
 
 def _run(
+    lib: Kernels,
     kernel: Callable[..., None],
     parts: int,
     q: torch.Tensor,
@@ -62,12 +63,12 @@ def _run(
     """`parts`: dot products that the kernel keeps of each new row with a row of its chunk."""
     num_rows, heads, v_size = u.shape
     groups, k_size = q.shape[1:]
-    out = torch.empty(num_rows, heads, v_size, dtype=torch.float32)
+    out = lib.empty((num_rows, heads, v_size), torch.float32)
     table = batch.segment_table
     num_sequences = batch.state_slots.shape[0]
     # a wave has at most one segment of each sequence
     num_dots = min(num_rows, CHUNK * num_sequences) * groups * parts * CHUNK
-    scratch = torch.empty(num_dots // 2 + ACTIVE * num_sequences, dtype=torch.int64)
+    scratch = lib.empty((num_dots // 2 + ACTIVE * num_sequences,), torch.int64)
     carried = _carried(batch, state)
     q, q_stride = _rows(q, (k_size, 1))
     k, k_stride = _rows(k, (k_size, 1))

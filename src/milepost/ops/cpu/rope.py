@@ -20,7 +20,7 @@ def rope_angles(
 def rotate_half(lib: Kernels, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
     x, cos, sin = x if x.stride(2) == 1 else x.contiguous(), cos.contiguous(), sin.contiguous()
     rows, heads, dim = x.shape
-    out = torch.empty(rows, heads, dim, dtype=x.dtype)
+    out = lib.empty((rows, heads, dim), x.dtype)
     run = lib.rotate_half_bf16 if x.dtype == torch.bfloat16 else lib.rotate_half_f32
     run(
         x.data_ptr(),

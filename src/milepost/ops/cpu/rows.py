@@ -20,11 +20,6 @@ def in_rows(x: torch.Tensor) -> tuple[torch.Tensor, Places]:
     return x, (1, x.shape[-1], 0)
 
 
-def dense_like(x: torch.Tensor) -> torch.Tensor:
-    """A dense tensor of x's shape and dtype, uninitialised (`torch.empty` takes four times as long for a shape)."""
-    return torch.empty_like(x, memory_format=torch.contiguous_format)
-
-
 def count_rows(x: torch.Tensor) -> tuple[int, int]:
     """The number of rows of x [..., size], and size."""
     size = x.shape[-1]

@@ -6,7 +6,7 @@ import torch
 
 from milepost.ops.batch import ForwardBatch
 from milepost.ops.cpu.kernels import Kernels
-from milepost.ops.cpu.rows import dense_like, side_by_side
+from milepost.ops.cpu.rows import side_by_side
 
 
 def selective_scan(
@@ -27,7 +27,7 @@ def selective_scan(
     assert (x.shape[1], b.shape[1]) == a.shape == state.shape[1:], f"{x.shape}, {b.shape}, {a.shape}, {state.shape}"
     x, dt, b, c = (side_by_side(t) for t in (x, dt, b, c))
     a, segments = a.contiguous(), batch.segment_table
-    out = dense_like(x)
+    out = lib.dense_like(x)
     lib.selective_scan(
         x.data_ptr(),
         x.stride(0),

@@ -37,6 +37,16 @@ def sigmoid_mul(gate: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     return (torch.sigmoid(gate.float().contiguous()) * x.float()).to(x.dtype)
 
 
+def add(x: torch.Tensor, y: torch.Tensor, factor: float = 1.0) -> torch.Tensor:
+    """x + y * factor, elementwise, product and sum each rounded to their dtype. Same shape and dtype as its inputs."""
+    return x + y * factor
+
+
+def mul(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """x * y, elementwise, of one dtype; x [..., 1] has one value for each row of y [..., size]. y's shape and dtype."""
+    return x * y
+
+
 def softplus(x: torch.Tensor) -> torch.Tensor:
     """log(1 + exp(x)), elementwise: above 0, and about x where x is large. x's shape and dtype."""
     return F.softplus(x.contiguous())

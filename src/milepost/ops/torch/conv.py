@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 
 from milepost.ops.batch import ForwardBatch
 from milepost.specs import CHUNK
@@ -15,15 +16,18 @@ def causal_conv(
     state: torch.Tensor,
     window: torch.Tensor,
     batch: ForwardBatch,
+    silu: bool = False,
 ) -> torch.Tensor:
-    """Depthwise causal convolution: out_t = sum over j < K of weight[:, j] x_{t - K + 1 + j}, plus bias; no activation.
+    """Depthwise causal convolution: out_t = sum over j < K of weight[:, j] x_{t - K + 1 + j}, plus bias; then, if
+    wanted, silu in fp32.
 
     x [rows, C]; weight [C, K], the last tap for the row itself (K - 1 <= CHUNK); bias [C] or None.
     state [num_slots, K - 1, C]: the inputs of the K - 1 rows before a grid point, oldest first.
     window [num_windows, K - 1 + CHUNK, C]: first the K - 1 inputs before the grid point, then those of the chunk: the
     row at offset o in entry K - 1 + o.
     Buffers keep x's dtype. Products are summed in fp32, oldest tap first, bias last, whatever the number of rows, and
-    rounded once: [rows, C] in x's dtype. The order of the packed sequences does not matter.
+    rounded once: [rows, C] in x's dtype. With `silu` the rounded values go through it, and what it makes stays
+    fp32. The order of the packed sequences does not matter.
     """
     out = torch.empty_like(x)
     before = weight.shape[1] - 1
@@ -36,7 +40,7 @@ def causal_conv(
         out[seg.rows] = _sum_taps(inputs[seg.offset : before + seg.end], weight, bias)
         if seg.grid_slot is not None:
             state[seg.grid_slot] = inputs[CHUNK:]
-    return out
+    return F.silu(out.float()) if silu else out
 
 
 def _sum_taps(inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
