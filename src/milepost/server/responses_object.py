@@ -70,6 +70,6 @@ def _tool(function: dict[str, Any]) -> dict[str, Any]:
 def _text(asked: ResponsesRequest) -> dict[str, Any]:
     form = (asked.text.format if asked.text else None) or {"type": "text"}
     if form.get("type") == "json_schema":
-        form = {"name": "", "description": None, "strict": None} | form
+        form = {"name": "", "description": None, "strict": True} | form
     verbosity = asked.text.verbosity if asked.text else None
     return {"format": form} | ({} if verbosity is None else {"verbosity": verbosity})
