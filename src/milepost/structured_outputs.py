@@ -56,8 +56,8 @@ class StructuredOutputsParams:
     Between the parts of JSON one space may stand, or a line break and up to 20 spaces or tabs, as in llama.cpp: a model
     that likes whitespace fills its context with it otherwise. `whitespace_pattern`, a regex, says what else may;
     `disable_any_whitespace` allows none. `disable_additional_properties`: objects that do not speak of others have only
-    the properties they list. `after`: all is free up to this text, such as the end of thinking. `param`: what errors
-    blame.
+    the properties they list. `or_calls`: an answer of these calls will do as well; they must not begin as the other
+    answers may. `after`: all is free up to this text, such as the end of thinking. `param`: what errors blame.
     """
 
     json: str | bool | Mapping[str, Any] | None = None
@@ -69,6 +69,7 @@ class StructuredOutputsParams:
     disable_additional_properties: bool = False
     whitespace_pattern: str | None = None
     tool_calls: ToolCalls | None = None
+    or_calls: ToolCalls | None = None
     after: str | None = None
     param: str = "structured_outputs"
 

@@ -1,5 +1,5 @@
-"""From what an answer must look like to what llguidance reads: JSON with one grammar, or with two where the first lets
-text pass before the second begins.
+"""From what an answer must look like to what llguidance reads: JSON with one grammar, or with several where one lets
+text pass before the next begins, or where calls will do as well.
 
 For tools that must be called: `StructuredOutputsParams(tool_calls=ToolCalls({name: schema}, form))`.
 """
@@ -34,8 +34,12 @@ def grammar_text(params: StructuredOutputsParams, special: Mapping[str, int]) ->
     """
     body = _BODIES[params.kind](params, special)
     grammars = [body]
+    if params.or_calls is not None:
+        calls = tool_call_lark(params.or_calls, params, special, "calls")
+        grammars = [{"lark_grammar": f"start: calls | @answer\n{calls}"}, {"name": "answer", **body}]
     if params.after:
-        grammars = [{"lark_grammar": _free_until(params.after, special)}, {"name": "body", **body}]
+        first, *others = grammars
+        grammars = [{"lark_grammar": _free_until(params.after, special)}, {"name": "body", **first}, *others]
     text = json.dumps({"grammars": grammars})
     if len(text) > MAX_GRAMMAR_CHARS:
         raise params.error(f"{params.kind} is too long: {len(text)} characters, at most {MAX_GRAMMAR_CHARS}")
@@ -95,14 +99,16 @@ _BODIES: dict[str, Callable[[StructuredOutputsParams, Mapping[str, int]], Gramma
 }
 
 
-def tool_call_lark(calls: ToolCalls, params: StructuredOutputsParams, special: Mapping[str, int]) -> str:
-    """Calls in their form, as Lark rules: one rule for each tool."""
+def tool_call_lark(
+    calls: ToolCalls, params: StructuredOutputsParams, special: Mapping[str, int], name: str = "start"
+) -> str:
+    """Calls in their form, as Lark rules, of which the first has this name: one rule for each tool."""
     form = calls.form
-    rules = [_tool_rule(i, name, schema, form, params, special) for i, (name, schema) in enumerate(calls.tools.items())]
+    rules = [_tool_rule(i, tool, schema, form, params, special) for i, (tool, schema) in enumerate(calls.tools.items())]
     more = f"({literal(form.separator, special)} call)"
     times = "*" if calls.max_calls is None else f"{{0,{calls.max_calls - 1}}}"
     parts = [literal(form.opening, special), "call", *([more + times] * (calls.max_calls != 1))]
-    start = f"start: {' '.join(part for part in [*parts, literal(form.closing, special)] if part)}"
+    start = f"{name}: {' '.join(part for part in [*parts, literal(form.closing, special)] if part)}"
     return "\n".join([start, f"call: {' | '.join(f'call_{i}' for i in range(len(rules)))}", *rules])
 
 

@@ -13,6 +13,7 @@ from milepost.server.message_text import content_text
 from milepost.server.parsers.answer import AnswerParser
 from milepost.server.parsers.calls import Tools
 from milepost.server.parsers.events import CallStart, Content, Event, Reasoning
+from milepost.server.parsers.family import Family
 from milepost.server.parsers.reasoning import Thinking
 from milepost.server.prompts import Prompt
 from milepost.server.schemas import ChatRequest
@@ -21,13 +22,17 @@ from milepost.server.structured import structured_outputs
 from milepost.server.tool_choice import read_tool_choice
 from milepost.structured_outputs import StructuredOutputsParams, ToolCalls
 
+JSON_KINDS = ("json", "json_object")
+"""Formats beside which calls can be told from an answer."""
+
 
 @dataclass(frozen=True)
 class AnswerForm:
     """How the answers to one request are read.
 
     `tools`: what may be called, by name, none where calls are not looked for; `forced`: whether one must be;
-    `one_call`: whether those after the first are left out; `opened`: whether the prompt ends inside of reasoning;
+    `instead`: whether calls stand in place of an answer in a format; `one_call`: whether those after the first are left
+    out; `opened`: whether the prompt ends inside of reasoning;
     `shows_reasoning`: whether the client is told it.
     """
 
@@ -37,6 +42,13 @@ class AnswerForm:
     one_call: bool
     opened: bool
     shows_reasoning: bool = True
+    instead: bool = False
+
+    @property
+    def calls(self) -> ToolCalls:
+        """What a grammar lets the model call. Arguments of a call that need not be are free, as without a grammar."""
+        tools = dict.fromkeys(self.tools) if self.instead else self.tools
+        return ToolCalls(tools, self.dialect.form, 1 if self.one_call else None)
 
     def reader(self) -> AnswerReader:
         """For one sample."""
@@ -47,14 +59,16 @@ def answer_form(engine: Engine, body: ChatRequest, prompt: Prompt) -> AnswerForm
     """`prompt`: what `read_conversation` made of the request."""
     dialect = dialect_of(engine)
     choice = read_tool_choice(body)
-    keeps_format = not choice.forced and structured_outputs(body) is not None
+    format = None if choice.forced else structured_outputs(body)
+    instead = format is not None and format.kind in JSON_KINDS and dialect.calls_apart
     return AnswerForm(
         dialect,
-        {} if keeps_format else choice.tools,  # what looks like a call in it is a part of it
+        choice.tools if format is None or instead else {},  # what looks like a call in it is a part of it
         forced=choice.forced,
         one_call=choice.one or body.parallel_tool_calls is False,
         opened=dialect.thinking is not None and _ends_thinking(dialect.thinking, body, prompt),
         shows_reasoning=body.include_reasoning is not False,
+        instead=instead,
     )
 
 
@@ -65,15 +79,25 @@ def with_tags(params: SamplingParams, engine: Engine) -> SamplingParams:
 
 
 def with_grammar(params: SamplingParams, form: AnswerForm) -> SamplingParams:
-    """Where a tool must be called, a grammar lets the model write nothing else. This and any other grammar begins where
-    the reasoning ends that the prompt opened."""
+    """Where a tool must be called, a grammar lets the model write nothing else; where one may be, calls or the format
+    that is asked for. This and any other grammar begins where the reasoning ends that the prompt opened."""
     grammar = params.structured_outputs
     if form.forced:
-        calls = ToolCalls(form.tools, form.dialect.form, 1 if form.one_call else None)
-        grammar = StructuredOutputsParams(tool_calls=calls, param="tool_choice")
+        grammar = StructuredOutputsParams(tool_calls=form.calls, param="tool_choice")
+    elif grammar is not None and form.tools:
+        grammar = replace(grammar, or_calls=form.calls)
     if grammar is not None and form.opened and form.dialect.thinking:
         grammar = replace(grammar, after=grammar.after or form.dialect.thinking.close)
     return replace(params, structured_outputs=grammar)
+
+
+def _family(form: AnswerForm) -> Family | None:
+    """None where no calls are looked for. Those that stand in place of an answer are looked for at its beginning: in a
+    text of its JSON a tag is a text."""
+    family = form.dialect.family
+    if form.instead:
+        family = replace(family, opens=(), starts=(*family.opens, *family.starts))
+    return family if form.tools else None
 
 
 def _ends_thinking(thinking: Thinking, body: ChatRequest, prompt: Prompt) -> bool:
@@ -93,9 +117,7 @@ class AnswerReader:
         dialect = form.dialect
         self._form, self._think_ids = form, dialect.think_ids
         self._thinks = form.opened
-        self._parser = AnswerParser(
-            dialect.family if form.tools else None, form.tools, dialect.thinking, opened=form.opened
-        )
+        self._parser = AnswerParser(_family(form), form.tools, dialect.thinking, opened=form.opened)
         self.called = False
         self.num_reasoning_tokens = None if dialect.think_ids is None else 0
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Container, Hashable
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import cast
@@ -20,7 +20,8 @@ class Dialect:
     """What a model's files say of its answers.
 
     `form`: how it is made to write calls; `tag_ids`: special tokens among the tags that a parser looks for;
-    `think_ids`: the tokens that open and close reasoning, where each tag is one token.
+    `think_ids`: the tokens that open and close reasoning, where each tag is one token; `calls_apart`: whether calls
+    begin with a tag, so that no JSON begins like them.
     """
 
     family: Family
@@ -28,6 +29,7 @@ class Dialect:
     form: CallForm = field(default_factory=CallForm)
     tag_ids: frozenset[int] = frozenset()
     think_ids: tuple[int, int] | None = None
+    calls_apart: bool = False
 
 
 def dialect_of(engine: Model) -> Dialect:
@@ -43,11 +45,17 @@ def _dialect(its_template: Hashable, its_tokenizer: Hashable) -> Dialect:
     special = {tokenizer.token_text(token): token for token in tokenizer.special_token_ids}
     traits = Traits(template.text, frozenset(special))
     family, thinking = family_of(traits), thinking_of(traits)
+    form = family.form(traits)
     tags = family.tags | (thinking.tags if thinking else frozenset())
     tag_ids = frozenset(token for text, token in special.items() if text in tags)
-    return Dialect(
-        family, thinking, family.form(traits), tag_ids, _think_ids(thinking, tokenizer) if thinking else None
-    )
+    think_ids = _think_ids(thinking, tokenizer) if thinking else None
+    return Dialect(family, thinking, form, tag_ids, think_ids, _apart(family, form, special))
+
+
+def _apart(family: Family, form: CallForm, special: Container[str]) -> bool:
+    first = form.opening + form.before
+    tag = next((tag for tag in family.opens if first.startswith(tag)), None)
+    return tag is not None and (tag in special or not tag.startswith(("[", "{")))
 
 
 def _think_ids(thinking: Thinking, tokenizer: Tokenizer) -> tuple[int, int] | None:
