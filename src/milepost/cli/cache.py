@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from milepost.cli.remote import ask_json
+from milepost.cli.remote import DEFAULT_URL, ask_json
 from milepost.errors import ConfigError
 
 app = typer.Typer(
@@ -19,13 +19,12 @@ app = typer.Typer(
 Url = Annotated[str, typer.Option(help="Of the server.")]
 Key = Annotated[str | None, typer.Option(envvar="MILEPOST_API_KEY", show_default=False)]
 AsJson = Annotated[bool, typer.Option("--json", help="JSON instead of text.")]
-DEFAULT_URL = "http://127.0.0.1:8000"
 WARM = ("id", "num_tokens", "num_cached_tokens", "num_resident_tokens", "pinned")
 
 
 @app.command("show")
 def show(url: Url = DEFAULT_URL, api_key: Key = None, as_json: AsJson = False) -> None:
-    """What the cache may hold, what fills it, what is pinned, and the tree of known prefixes: the key's own, or an operator's."""
+    """What the cache may hold, what fills it, what is pinned, and the tree of prefixes: the key's own, or all."""
     cache = ask_json(url, "/cache", api_key, fields=("policy", "bytes", "counters", "known_tokens", "checkpoints"))
     pinned = ask_json(url, "/cache/prefixes", api_key, fields=("data", "pinned_bytes", "max_pinned_bytes"))
     if as_json:

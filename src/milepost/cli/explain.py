@@ -102,10 +102,9 @@ def _opened(model: str, chat_template: str | None, interval: int | None) -> tupl
 
 
 def _requests(url: str, api_key: str | None, last: int, as_json: bool) -> None:
-    from milepost.cli.remote import get_json
+    from milepost.cli.remote import first_key, get_json
 
-    key, *_ = (api_key or "").split() or [""]  # the variable may hold all keys of a server
-    found = get_json(url, "/cache/requests", key, fields=("requests",), last=last)
+    found = get_json(url, "/cache/requests", first_key(api_key), fields=("requests",), last=last)
     if as_json:
         print(json.dumps(found, ensure_ascii=False))
         return

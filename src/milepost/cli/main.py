@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from milepost import __version__
-from milepost.cli import bench, cache, chat, doctor, explain, generate, serve, usage
+from milepost.cli import bench, cache, chat, doctor, explain, generate, launch, serve, top, usage
 from milepost.errors import MilepostError
 
 EXIT_ERROR = 2
@@ -28,6 +28,8 @@ app.command("chat")(chat.chat)
 app.command("bench")(bench.bench)
 app.command("doctor")(doctor.doctor)
 app.command("explain")(explain.explain)
+app.command("top")(top.top)
+app.command("launch")(launch.launch)
 app.add_typer(cache.app, name="cache")
 
 
