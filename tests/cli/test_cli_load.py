@@ -54,10 +54,10 @@ def test_texts_of_others() -> None:
 
 
 def test_rates_leave_first_tokens_to_their_prompts() -> None:
-    """In two seconds: one prompt of 100 rows, which gives the first token, and 20 tokens after it, a row each."""
+    """In two seconds: five prompts of 100 rows together, which give their first tokens, and 16 more, a row each."""
     counters = {**CACHE["counters"], "queries": 1200, "hits": 500}
     before = look(10.0, rows=50, generated=5, first_tokens=1, first_token_s=0.1, gaps=4, gap_s=0.4)
-    now = look(12.0, {**CACHE, "counters": counters}, rows=170, generated=26, first_tokens=2, first_token_s=0.35)
+    now = look(12.0, {**CACHE, "counters": counters}, rows=166, generated=26, first_tokens=6, first_token_s=1.35)
     now = replace(now, counts={**now.counts, "gaps": 24, "gap_s": 1.4, "running": 1}, finished={"stop": 4, "length": 1})
     told = dict(lines(before, now))
     assert told == {
