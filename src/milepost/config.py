@@ -39,6 +39,7 @@ class EngineConfig:
     chat_template           replaces the model's own: a jinja file or, as vLLM also takes it, the template itself
     generation_config       "auto": the model's generation_config.json gives sampling defaults; "vllm": it does not
     num_threads             None: the cores that the machine or its cgroup gives
+    disable_log_stats       no line in the log every ten seconds
     """
 
     model: str | None = None
@@ -55,6 +56,7 @@ class EngineConfig:
     chat_template: str | Path | None = None
     generation_config: str = "auto"
     num_threads: int | None = None
+    disable_log_stats: bool = False
 
     def __post_init__(self) -> None:
         _one_of("dtype", self.dtype, DTYPES)

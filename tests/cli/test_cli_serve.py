@@ -114,7 +114,7 @@ def test_settings_arrive(loaded, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
         "--kv-cache-memory-bytes 2GiB --seed 5 --served-model-name a --served-model-name b --no-enable-prefix-caching "
         f"--scheduling-policy priority --generation-config vllm --num-threads 2 --chat-template {template} "
         "--api-key k --api-key l --allowed-origins * --cache-scope global --operator-api-key boss "
-        '--host 127.0.0.1 --allowed-hosts a.lan --allowed-headers ["x","y"] --max-num-queued-reqs 9'
+        '--host 127.0.0.1 --allowed-hosts a.lan --allowed-headers ["x","y"] --max-num-queued-reqs 9 --disable-log-stats'
     )
     assert main(["serve", *args.split()]) == 0
     (config,), (state,) = loaded.configs, states
@@ -122,7 +122,7 @@ def test_settings_arrive(loaded, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     assert (config.max_num_seqs, config.max_num_batched_tokens, config.kv_cache_memory_bytes) == (3, 512, 2 * 2**30)
     assert (config.seed, config.served_model_name, config.enable_prefix_caching) == (5, "a", False)
     assert (config.scheduling_policy, config.generation_config, config.num_threads) == ("priority", "vllm", 2)
-    assert config.chat_template == str(template)
+    assert (config.chat_template, config.disable_log_stats) == (str(template), True)
     assert state.settings.served_model_names == ("a", "b")
     assert (state.settings.api_keys, state.settings.allowed_origins) == (("k", "l"), ("*",))
     assert (state.settings.operator_api_key, state.settings.keys) == ("boss", ("k", "l", "boss"))

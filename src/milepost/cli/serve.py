@@ -95,6 +95,9 @@ def serve(
     ssl_cert_reqs: Annotated[
         int, typer.Option(min=0, max=2, help="Clients' certificates: 0 none, 1 checked if sent, 2 asked for.")
     ] = 0,
+    disable_log_stats: Annotated[
+        bool, typer.Option("--disable-log-stats", help="No line every ten seconds of what is done.")
+    ] = False,
     sse_ping_interval: Annotated[
         int, typer.Option(help="Seconds of silence before a stream gets a ping; -1: none.")
     ] = 30,
@@ -119,6 +122,7 @@ def serve(
         chat_template=chat_template,
         generation_config=generation_config,
         num_threads=num_threads,
+        disable_log_stats=disable_log_stats,
     )
     if not all(names):
         raise ConfigError("--served-model-name cannot be empty", "give a name, or leave it out")

@@ -25,6 +25,7 @@ from milepost.engine.engine import Engine
 from milepost.engine.grammars import COMPILE_SECONDS, CompiledGrammar, busy
 from milepost.engine.inputs import Prompt, PromptTokens, is_chat, read_chat, read_grammar, read_prompt
 from milepost.engine.prefixes import PinFor
+from milepost.engine.stat_log import StatLog
 from milepost.engine.tokenizer import Tokenizer
 from milepost.errors import RequestError, RequestFailed
 from milepost.outputs import PinnedPrefix, PrewarmOutput, RequestOutput
@@ -48,10 +49,12 @@ class Stream:
 
 
 class AsyncLLM:
-    """Many callers, one engine. Only the engine's thread touches the engine; callers send it what to do."""
+    """Many callers, one engine. Only the engine's thread touches the engine; callers send it what to do. `log_stats`: a
+    line in the log every ten seconds while there is work."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, *, log_stats: bool = False) -> None:
         self._engine = engine
+        self._stats = StatLog(engine.metrics, engine.clock)
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._streams: dict[str, Stream] = {}
         self._asked: set[Future[Any]] = set()
@@ -61,11 +64,13 @@ class AsyncLLM:
         self.errored: Exception | None = None
         self._thread = threading.Thread(target=self._run, name="milepost-engine", daemon=True)
         self._thread.start()
+        if log_stats:
+            self._stats.start()
 
     @classmethod
     def from_config(cls, config: EngineConfig, progress: Progress | None = None) -> AsyncLLM:
         """Loads the model (minutes for a large one; `progress(bytes_done, bytes_total)` follows it) and starts."""
-        return cls(build_engine(config, progress))
+        return cls(build_engine(config, progress), log_stats=not config.disable_log_stats)
 
     @property
     def model_name(self) -> str:
@@ -235,6 +240,7 @@ class AsyncLLM:
     def shutdown(self) -> None:
         """Stops stepping; requests still running end with an error."""
         self._closed = True
+        self._stats.stop()
         self._inbox.put(lambda: None)
         self._thread.join(timeout=10)
 
