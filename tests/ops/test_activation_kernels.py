@@ -16,6 +16,7 @@ DTYPES = [torch.float32, torch.bfloat16]
 TASK_VALUES = 8192
 SHAPES = [(0, 8), (4, 0), (1, 1), (1, 15), (3, 16), (7, 17), (5, 2, 33), (3, TASK_VALUES + 5)]
 CAP = 30.0
+FACTOR = 0.22  # not a number of fp32, or bf16
 
 UNARY: dict[str, Callable[[Ops, torch.Tensor], torch.Tensor]] = {
     "silu": lambda ops, x: ops.silu(x),
@@ -28,6 +29,10 @@ BINARY: dict[str, Callable[[Ops, torch.Tensor, torch.Tensor], torch.Tensor]] = {
     "gelu_tanh_mul": lambda ops, x, y: ops.gelu_tanh_mul(x, y),
     "sigmoid_mul": lambda ops, x, y: ops.sigmoid_mul(x, y),
     "sigmoid_mul, a gate for each row": lambda ops, x, y: ops.sigmoid_mul(x[..., :1], y),
+    "add": lambda ops, x, y: ops.add(x, y),
+    "add, a factor": lambda ops, x, y: ops.add(x, y, FACTOR),
+    "mul": lambda ops, x, y: ops.mul(x, y),
+    "mul, a value for each row": lambda ops, x, y: ops.mul(x[..., :1], y),
 }
 EACH_UNARY = pytest.mark.parametrize("run", UNARY.values(), ids=UNARY.keys())
 EACH_BINARY = pytest.mark.parametrize("run", BINARY.values(), ids=BINARY.keys())
@@ -132,10 +137,9 @@ def test_values_that_are_not_numbers_stay_where_they_are(kernels: OpsIn, dtype: 
     for run in UNARY.values():
         assert torch.equal(run(kernels(dtype), x).isnan(), bad)
     for name, pair in BINARY.items():
-        if "row" not in name:
-            assert torch.equal(pair(kernels(dtype), x, y).isnan(), bad)
+        rows = bad[:, :1].expand(5, 37) if "row" in name else bad
+        assert torch.equal(pair(kernels(dtype), x, y).isnan(), rows)
         assert torch.equal(pair(kernels(dtype), y, x).isnan(), bad)
-    assert torch.equal(kernels(dtype).sigmoid_mul(x[:, :1], y).isnan(), bad[:, :1].expand(5, 37))
 
 
 def every_half() -> torch.Tensor:
@@ -172,6 +176,37 @@ def test_products_meet_rounded_activations(kernels: OpsIn, dtype: torch.dtype) -
     assert torch.equal(ops.gelu_tanh_mul(gate, up), ops.gelu_tanh_mul(gate, one) * up)
     # a gate for each value is rounded with the product, once
     assert torch.equal(ops.sigmoid_mul(gate, up), (ops.sigmoid(gate.float()) * up.float()).to(dtype))
+
+
+@EACH_DTYPE
+@pytest.mark.parametrize("shape", SHAPES)
+def test_sums_and_products_have_the_bits_of_the_reference(
+    kernels: OpsIn, shape: tuple[int, ...], dtype: torch.dtype
+) -> None:
+    """Each is rounded once from its true value, which leaves no choice."""
+    x, y, ops = drawn(shape, dtype, 9), drawn(shape, dtype, 10), kernels(dtype)
+    factors = {factor: torch.tensor(factor).double() for factor in (1.0, -1.0, 0.22, 3e-3, 128.0)}
+    for factor, wide in factors.items():
+        assert torch.equal(ops.add(x, y, factor), reference.add(x, y, factor))
+        product = (y.double() * wide).to(dtype)
+        assert torch.equal(ops.add(x, y, factor), (x.double() + product.double()).to(dtype))
+    assert torch.equal(ops.add(x, y), reference.add(x, y))
+    for left in (x, x[..., :1]):
+        assert torch.equal(ops.mul(left, y), reference.mul(left, y))
+        assert torch.equal(ops.mul(left, y), (left.double() * y.double()).to(dtype))
+
+
+@EACH_DTYPE
+def test_sums_and_products_that_are_large_or_small(kernels: OpsIn, dtype: torch.dtype) -> None:
+    inf, nan, ops = math.inf, math.nan, kernels(dtype)
+    x = torch.tensor([inf, -inf, inf, 3e38, -3e38, 1e-30, 0.0, -0.0] * 3, dtype=dtype)
+    y = torch.tensor([inf, inf, 0.0, 3e38, 3e38, 1e-30, -1.0, -0.0] * 3, dtype=dtype)
+    for found, expected in ((ops.add(x, y), [inf, nan, inf, inf, 0]), (ops.mul(x, y), [inf, -inf, nan, inf, -inf])):
+        wanted = torch.tensor(expected, dtype=dtype)
+        torch.testing.assert_close(found[:5], wanted, rtol=0, atol=0, equal_nan=True)
+    for found, wanted in ((ops.add(x, y), reference.add(x, y)), (ops.mul(x, y), reference.mul(x, y))):
+        torch.testing.assert_close(found, wanted, rtol=0, atol=0, equal_nan=True)
+        assert torch.equal(found[5:8].signbit(), wanted[5:8].signbit())
 
 
 @EACH_DTYPE
@@ -234,7 +269,11 @@ def test_views_are_read_in_place(kernels: OpsIn, dtype: torch.dtype) -> None:
 def test_shapes_that_do_not_fit_are_refused(kernels: OpsIn) -> None:
     ops, x = kernels(torch.float32), torch.ones(4, 6)
     for other in (torch.ones(4, 5), torch.ones(4, 6, dtype=torch.bfloat16)):
+        for run in (ops.silu_mul, ops.add, ops.mul):
+            with pytest.raises(AssertionError):
+                run(x, other)
+    for rows in (torch.ones(3, 1), torch.ones(4), torch.ones(4, 1, dtype=torch.bfloat16)):
         with pytest.raises(AssertionError):
-            ops.silu_mul(x, other)
+            ops.mul(rows, x)
     with pytest.raises(AssertionError):
         ops.sigmoid_mul(torch.ones(3, 1), x)

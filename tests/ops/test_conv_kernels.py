@@ -1,9 +1,10 @@
-"""The convolution's kernels: the bits of the torch reference, in outputs, windows and checkpoints."""
+"""The convolution's kernels: the bits of the torch reference, in outputs, windows and checkpoints; and silu of them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import pytest
 import torch
@@ -42,6 +43,7 @@ class KernelConv(Conv):
     def run(self, inputs: Tensors, checkpoint: Buffers, window: Buffers, batch: ForwardBatch) -> torch.Tensor:
         assert self.ops is not None
         state, kept = checkpoint["conv"].clone(), window["conv"].clone()
+        through_silu = self.through_silu(inputs, state.clone(), kept.clone(), batch)
         expected = reference.causal_conv(*inputs, *self.weights(), state, kept, batch)
         out = self.ops.causal_conv(*inputs, *self.weights(), checkpoint["conv"], window["conv"], batch)
         assert torch.equal(out, expected)
@@ -49,7 +51,19 @@ class KernelConv(Conv):
         for slot, end in zip(batch.window_slots.tolist(), batch.seq_lens.tolist(), strict=True):
             valid = self.num_valid(end % CHUNK)["conv"] if end % CHUNK else 0
             assert torch.equal(window["conv"][slot, :valid], kept[slot, :valid])
+        for made, wanted in zip(
+            through_silu, (self.ops.silu(out.float()), checkpoint["conv"], window["conv"]), strict=True
+        ):
+            assert made.dtype == wanted.dtype
+            assert same(made, wanted)
         return out
+
+    def through_silu(
+        self, inputs: Tensors, state: torch.Tensor, window: torch.Tensor, batch: ForwardBatch
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Outputs fp32, and what is kept."""
+        assert self.ops is not None
+        return self.ops.causal_conv(*inputs, *self.weights(), state, window, batch, silu=True), state, window
 
 
 def seeded(seed: int) -> torch.Generator:
@@ -147,6 +161,24 @@ def test_views_and_threads(kernels: OpsIn, dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+def test_silu_of_views_on_any_threads(kernels: OpsIn, dtype: torch.dtype) -> None:
+    plain, state, window = one_piece(dtype, kernels(dtype).causal_conv)
+    truth = plain.double() * torch.sigmoid(plain.double())  # of the rounded values
+    for threads in (1, 2, 5):
+        torch.set_num_threads(threads)
+        out, kept, last = one_piece(dtype, partial(kernels(dtype).causal_conv, silu=True))
+        assert out.dtype == torch.float32
+        assert out.is_contiguous()
+        assert torch.equal(out, kernels(dtype).silu(plain.float()))
+        assert same(kept, state)
+        assert same(last, window)
+    torch.testing.assert_close(out.double(), truth, rtol=1e-6, atol=1e-7)
+    expected, *_ = one_piece(dtype, partial(reference.causal_conv, silu=True))
+    assert expected.dtype == torch.float32
+    torch.testing.assert_close(out, expected, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_values_that_are_not_finite_reach_their_channels_next_rows_alone(kernels: OpsIn, dtype: torch.dtype) -> None:
     def run(value: float) -> torch.Tensor:
         x = pick((40, 50), seeded(2), dtype)
@@ -167,8 +199,9 @@ def test_values_that_are_not_finite_reach_their_channels_next_rows_alone(kernels
 def test_no_rows(kernels: OpsIn) -> None:
     state, window = torch.zeros(1, 3, 8), torch.full((1, 67, 8), NAN)
     batch = ForwardBatch.pack([Rows(5, 5, [0], 0, 0)], [])
-    out = kernels(torch.float32).causal_conv(torch.ones(0, 8), torch.ones(8, 4), None, state, window, batch)
-    assert out.shape == (0, 8)
+    for silu in (False, True):
+        run = kernels(torch.float32).causal_conv
+        assert run(torch.ones(0, 8), torch.ones(8, 4), None, state, window, batch, silu).shape == (0, 8)
     assert window.isnan().all()
 
 

@@ -26,6 +26,7 @@ NORMS: dict[str, Norm] = {
     "rms_norm": lambda ops, x, _, weight: ops.rms_norm(x, weight, EPS),
     "offset_rms_norm": lambda ops, x, _, weight: ops.offset_rms_norm(x, weight, EPS),
     "l2_norm": lambda ops, x, *_: ops.l2_norm(x, EPS),
+    "l2_norm, a factor": lambda ops, x, *_: ops.l2_norm(x, EPS, 0.22),
     "gated_rms_norm": gated,
 }
 """Of x, with a gate of x's shape and a weight for each value of a row, all of one dtype."""
@@ -135,6 +136,15 @@ def test_zeros_stay_zeros(kernels: OpsIn) -> None:
     ops, zeros, weight = kernels(torch.float32), torch.zeros(2, 8), torch.ones(8)
     assert torch.equal(ops.l2_norm(zeros, 1e-6), zeros)
     assert torch.equal(ops.gated_rms_norm(zeros, torch.ones(2, 8), weight, 1e-6), zeros)
+
+
+def test_a_norm_times_a_factor_is_rounded_once(kernels: OpsIn) -> None:
+    x, ops = drawn((50, 640), torch.bfloat16)[0], kernels(torch.bfloat16)
+    assert torch.equal(ops.l2_norm(x, EPS, 0.3), (ops.l2_norm(x.float(), EPS) * 0.3).bfloat16())
+    assert torch.equal(ops.l2_norm(x, EPS, 1.0), ops.l2_norm(x, EPS))
+    wide = x.double()
+    truth = wide / (wide.square().sum(-1, keepdim=True) + EPS).sqrt() * 0.3
+    torch.testing.assert_close(ops.l2_norm(x.float(), EPS, 0.3).double(), truth, rtol=1e-6, atol=1e-9)
 
 
 def test_weights_that_do_not_fit_are_refused(kernels: OpsIn) -> None:

@@ -81,7 +81,7 @@ def record(
     run: Callable[[], Result], kernels: Kernels, arena: Arena, constants: Iterable[torch.Tensor] = ()
 ) -> Recording[Result]:
     """Runs `run`, which computes with `kernels` and torch only, and writes it down. What is computed from `constants`
-    alone stays as it is."""
+    alone stays as it is, and must not be written to."""
     arena.restart()
     mode = _Mode(arena, constants)
     with mode, kernels.noted(lambda kernel, args: mode.calls.append((kernel, args))):
@@ -105,15 +105,18 @@ class _Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs = kwargs or {}
         found = func(*args, **kwargs)
         if func._schema.is_mutable:
+            changed = {_storage(x) for x in _written(func, args, kwargs) if x.numel()}
+            assert not changed & self.constants, f"{func} would change what is made of constants, again in each run"
             self.calls.append((partial(func, **kwargs), args))
             return found
         given = {_storage(x) for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)}
         made = [x for x in tree_leaves(found) if isinstance(x, torch.Tensor)]
-        self.kept += made
         if all(_storage(x) in given for x in made):  # views
+            self.kept += made
             return found
         if given and given <= self.constants and func not in _UNWRITTEN:
             self.constants.update(_storage(x) for x in made)
+            self.kept += made
             return found
         placed = tree_map_only(torch.Tensor, self._place, found)
         self.kept += (x for x in tree_leaves(placed) if isinstance(x, torch.Tensor))
@@ -136,6 +139,14 @@ def _again(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], placed: Any
             place.copy_(new)
 
     return run, args
+
+
+def _written(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
+    """The arguments that `func` changes."""
+    arguments = func._schema.arguments
+    given = {argument.name: value for argument, value in zip(arguments, args, strict=False)} | kwargs
+    changed = [given.get(a.name) for a in arguments if a.alias_info is not None and a.alias_info.is_write]
+    return [x for x in tree_leaves(changed) if isinstance(x, torch.Tensor)]
 
 
 def _storage(tensor: torch.Tensor) -> int:

@@ -68,7 +68,8 @@ def _pair(lib: Kernels, name: str, x: torch.Tensor, y: torch.Tensor, *more: floa
 
 def _by_row(lib: Kernels, name: str, factor: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     """One value of `factor` [..., 1] for each row of x."""
-    assert factor.shape == (*x.shape[:-1], 1), f"{tuple(factor.shape)} for the rows of {tuple(x.shape)}"
+    fits = (factor.shape, factor.dtype) == ((*x.shape[:-1], 1), x.dtype)
+    assert fits, f"{factor.dtype} {tuple(factor.shape)} for the rows of {x.dtype} {tuple(x.shape)}"
     return _run_pair(lib, name, *in_rows(factor), *in_rows(x), *count_rows(x))
 
 

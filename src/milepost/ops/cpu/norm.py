@@ -52,6 +52,7 @@ def scan_output(
     assert y.shape == x.shape == gate.shape, f"{y.shape}, {x.shape}, {gate.shape}"
     assert skip.shape == y.shape[1:], f"{skip.shape} for {y.shape}"
     assert weight is None or (weight.dtype, weight.shape) == (gate.dtype, skip.shape), f"{weight.dtype}, {gate.dtype}"
+    assert y.shape[1] % num_groups == 0, f"{num_groups} equal parts of {y.shape[1]} values"
     out = lib.dense_like(gate)
     y, skip, weight = y.contiguous(), skip.contiguous(), None if weight is None else weight.contiguous()
     x, places = in_rows(x)
