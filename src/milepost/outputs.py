@@ -99,7 +99,8 @@ class RequestOutput:
     """State of one request: so far, new, or final, as `SamplingParams.output_kind` says.
 
     `prompt_logprobs[0]` is None (nothing comes before the first token). `num_cached_tokens` counts the prompt tokens
-    that were not computed again; `cache` says why not more (None until the request has begun). `error` is set when the
+    that were not computed again; `cache` says why not more (None until the request has begun). `embedding`: of a prompt
+    that is wanted as a vector (`SamplingParams.pooling`), in fp32 and of any length. `error` is set when the
     request failed inside; its samples then end with "error".
     """
 
@@ -112,4 +113,5 @@ class RequestOutput:
     num_cached_tokens: int = 0
     cache: CacheReport | None = None
     metrics: RequestMetrics | None = None
+    embedding: list[float] | None = None
     error: Exception | None = field(default=None, repr=False)

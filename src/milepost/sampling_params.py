@@ -16,6 +16,7 @@ MAX_NUM_STOPS = 64
 MAX_STOP_LENGTH = 4096
 MAX_NUM_STOP_TOKEN_IDS = 1024
 MAX_SEED = 2**64 - 1
+POOLINGS = ("last", "mean")
 
 
 class RequestOutputKind(Enum):
@@ -35,6 +36,7 @@ class SamplingParams:
     `prompt_logprobs` are numbers of alternatives (-1: all of them).
     `skip_reading_prefix_cache`: the request computes its whole prompt, and still leaves it for others.
     `shown_special_token_ids`: special tokens that become text though others are skipped: tags that a reader looks for.
+    `pooling`, with `max_tokens` 0: the prompt is wanted as a vector: "last", its last hidden row, or "mean", of all.
     `structured_outputs`: what the answer must look like. It ends once nothing can follow, before `min_tokens` too.
     """
 
@@ -62,6 +64,7 @@ class SamplingParams:
     output_kind: RequestOutputKind = RequestOutputKind.CUMULATIVE
     skip_reading_prefix_cache: bool | None = None
     structured_outputs: StructuredOutputsParams | None = None
+    pooling: str | None = None
     stops: tuple[str, ...] = field(init=False, repr=False, default=())
 
     def __post_init__(self) -> None:
@@ -72,6 +75,8 @@ class SamplingParams:
         self._check_counts()
         self._check_stops()
         self._check_bias()
+        if self.pooling is not None:
+            self._check_pooling()
         if not isinstance(self.structured_outputs, StructuredOutputsParams | None):
             raise _bad("structured_outputs", "structured_outputs must be a StructuredOutputsParams")
 
@@ -89,7 +94,7 @@ class SamplingParams:
     def reads_prefix_cache(self) -> bool:
         """Whether cached prefixes may be resumed: not where every row is needed. What is read is left for others in any
         case."""
-        return not (self.needs_every_row or self.skip_reading_prefix_cache)
+        return not (self.needs_every_row or self.pooling == "mean" or self.skip_reading_prefix_cache)
 
     def _check_numbers(self) -> None:
         ranges = {
@@ -134,6 +139,12 @@ class SamplingParams:
             raise _bad("skip_reading_prefix_cache", "skip_reading_prefix_cache must be true or false")
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
             raise _bad("min_tokens", f"min_tokens {self.min_tokens} is above max_tokens {self.max_tokens}")
+
+    def _check_pooling(self) -> None:
+        if self.pooling not in POOLINGS:
+            raise _bad("pooling", f"pooling must be one of {', '.join(POOLINGS)}, got {self.pooling!r}")
+        if self.max_tokens != 0 or self.n != 1:
+            raise _bad("pooling", "pooling needs max_tokens 0 and n 1: a vector is all that there will be")
 
     def _check_stops(self) -> None:
         if len(self.stops) > MAX_NUM_STOPS:

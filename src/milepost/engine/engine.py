@@ -177,6 +177,7 @@ class Engine:
 
     def _take(self, state: RequestState, result: PieceResult) -> None:
         state.take_prompt_logprobs(result)
+        state.pooled.take(result.piece, result.pooled)
         if state.metrics.first_scheduled_time is None:
             state.metrics.first_scheduled_time = result.piece.seq.first_scheduled_time
         if isinstance(result.sampled, Exception):

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from milepost.engine.detokenizer import Detokenizer
 from milepost.engine.inputs import PromptTokens
+from milepost.engine.pooling import Pooled
 from milepost.engine.runner import PieceResult
 from milepost.engine.sampler import Sampled
 from milepost.engine.tokenizer import Tokenizer
@@ -79,6 +80,7 @@ class RequestState:
         ]
         self.metrics = RequestMetrics(arrival_time)
         self.prompt_logprobs: list[TokenLogprobs | None] = [None] * len(prompt.ids) if params.needs_every_row else []
+        self.pooled = Pooled(len(prompt.ids))
         self.error: Exception | None = None
 
     @property
@@ -103,7 +105,7 @@ class RequestState:
 
     def output(self) -> RequestOutput | None:
         """What the caller is owed now in the kind it asked for; None while that is nothing."""
-        kind, finished = self.params.output_kind, self.finished
+        kind, finished, pooling = self.params.output_kind, self.finished, self.params.pooling
         if kind is RequestOutputKind.FINAL_ONLY and not finished:
             return None
         delta = kind is RequestOutputKind.DELTA
@@ -121,6 +123,7 @@ class RequestState:
             prompt_logprobs=self.prompt_logprobs if self.params.needs_every_row else None,
             num_cached_tokens=seqs[0].num_cached_tokens,
             cache=_cache_report(seqs[0]),
+            embedding=self.pooled.vector(pooling) if pooling and finished and self.error is None else None,
             metrics=self.metrics,
             error=self.error,
         )

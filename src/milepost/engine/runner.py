@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import torch
 
 from milepost.engine.logprobs import Decode, prompt_logprobs
+from milepost.engine.pooling import pooled_rows
 from milepost.engine.pools import Pools
 from milepost.engine.replay import Replays
 from milepost.engine.sampler import Sampled, Sampler
@@ -24,11 +25,12 @@ LOGPROB_ROWS = 64
 @dataclass(frozen=True)
 class PieceResult:
     """`sampled` is None for a piece that ends before its sequence does, and where no token is wanted; `prompt_logprobs`
-    by position. Either may be what failed instead, and that is this sequence's alone."""
+    by position. Either may be what failed instead, and that is this sequence's alone. `pooled`: see `pooling.py`."""
 
     piece: Piece
     sampled: Sampled | Exception | None = None
     prompt_logprobs: dict[int, TokenLogprobs] | Exception = field(default_factory=dict)
+    pooled: torch.Tensor | None = None
 
 
 class Runner:
@@ -57,9 +59,10 @@ class Runner:
         drawn = [] if logits is None else self.sampler.sample(logits, [pieces[i].seq for i in drawing])
         sampled = dict(zip(drawing, drawn, strict=True))
         sampled |= {i: _not_finite(piece.seq) for i, piece in enumerate(pieces) if piece.seq.num_sound is not None}
+        rows = [(piece, hidden[:end]) for piece, end in zip(pieces, ends, strict=True)]
         return [
-            PieceResult(piece, sampled.get(i), self._prompt_logprobs(piece, hidden[: ends[i]]))
-            for i, piece in enumerate(pieces)
+            PieceResult(piece, sampled.get(i), self._prompt_logprobs(piece, own), pooled_rows(piece, own))
+            for i, (piece, own) in enumerate(rows)
         ]
 
     def _forward(self, pieces: tuple[Piece, ...]) -> torch.Tensor:
