@@ -74,6 +74,10 @@ def same(response: Response) -> dict[str, Any]:
     return told
 
 
+def post(url: str, json: dict[str, Any]) -> httpx.Response:
+    return httpx.post(f"{url}{RESPONSES}", json=json, timeout=60)
+
+
 def events_of(answer: httpx.Response) -> list[dict[str, Any]]:
     """The events of a stream, numbered in a row, each with its name on a line of its own; pings are left out."""
     assert answer.headers["content-type"].startswith("text/event-stream")
@@ -220,6 +224,11 @@ def test_a_tool_that_must_be_called(choice: Any, max_calls: int | None) -> None:
         assert wanted is not None
         assert wanted.tool_calls is not None
         assert (set(wanted.tool_calls.tools), wanted.tool_calls.max_calls) == ({"weather"}, max_calls)
+        assert wanted.disable_additional_properties, "strict unless it says that it is not"
+        ask(client, tools=[TOOLS[0] | {"strict": False}], tool_choice=choice)
+        loose = engine.asked[-1][1].structured_outputs
+        assert loose is not None
+        assert not loose.disable_additional_properties
         with pytest.raises(openai.BadRequestError, match="tool_choice"):
             ask(client, tool_choice=choice)
 
@@ -279,11 +288,12 @@ def test_an_answer_that_is_cut_off(fields: dict[str, Any], types: list[str]) -> 
 def test_more_may_be_asked_for_than_the_context_has() -> None:
     engine = FakeEngine(endless=True)
     with serving(state_of(engine)) as url:
-        response = httpx.post(f"{url}{RESPONSES}", json={"model": "", "input": "q", "max_output_tokens": 9999}).json()
+        response = post(url, {"model": "", "input": "q", "max_output_tokens": 9999}).json()
         assert (response["status"], response["usage"]["total_tokens"]) == ("incomplete", engine.max_model_len)
-        refused = httpx.post(f"{url}{RESPONSES}", json={"model": "", "input": "q" * 300})
-        assert (refused.status_code, refused.json()["error"]["code"]) == (400, "context_length_exceeded")
-        assert refused.json()["error"]["param"] == "input"
+        for num_chars in (300, 100_000):
+            refused = post(url, {"model": "", "input": "q" * num_chars})
+            assert (refused.status_code, refused.json()["error"]["code"]) == (400, "context_length_exceeded")
+            assert refused.json()["error"]["param"] == "input"
 
 
 def test_an_empty_answer_is_an_empty_message() -> None:
@@ -398,27 +408,27 @@ def test_an_error_in_the_middle_ends_the_stream() -> None:
     engine.fail, engine.fail_after = failed_inside(), 3
     body = {"model": "fake", "input": "q"}
     with serving(state_of(engine)) as url:
-        *before, last = events_of(httpx.post(f"{url}{RESPONSES}", json=body | {"stream": True}))
+        *before, last = events_of(post(url, body | {"stream": True}))
         assert last["type"] == "response.failed"
         response = last["response"]
         assert (response["status"], response["error"]["code"]) == ("failed", "server_error")
         assert response["output"][0]["content"][0]["text"] == "Caf"
         ends = ("response.completed", "response.incomplete", "response.failed", "error")
         assert not any(event["type"] in ends for event in before)
-        assert httpx.get(f"{url}{RESPONSES}/{response['id']}").json() == response
-        whole = httpx.post(f"{url}{RESPONSES}", json=body)
+        assert httpx.get(f"{url}{RESPONSES}/{response['id']}", timeout=60).json() == response
+        whole = post(url, body)
         assert (whole.status_code, whole.json()["error"]["type"]) == (500, "server_error")
 
 
 def test_a_stream_that_waits_for_its_prompt_is_kept_alive() -> None:
     with serving(state_of(FakeEngine(step_s=0.2), sse_ping_interval=0.02)) as url:
         body = {"model": "", "input": "q", "stream": True, "max_output_tokens": 2}
-        answer = httpx.post(f"{url}{RESPONSES}", json=body, timeout=30)
+        answer = post(url, body)
         assert ": ping\n\n" in answer.text
         events = events_of(answer)
         assert [event["type"] for event in events].count("response.created") == 1
         assert events[-1]["response"]["usage"]["output_tokens"] == 2
-        assert ": ping" not in httpx.post(f"{url}{RESPONSES}", json=body | {"sse_ping_interval": -1}).text
+        assert ": ping" not in post(url, body | {"sse_ping_interval": -1}).text
         client = openai.OpenAI(base_url=f"{url}/v1", api_key="none")
         with client, client.responses.stream(model="", input="q", max_output_tokens=2) as stream:
             assert [event.type for event in stream][-1] == "response.incomplete"
@@ -438,13 +448,13 @@ def test_truncation_leaves_out_the_oldest_turns() -> None:
     turns = [{"role": role, "content": f"{i}{role[0]}" * 20} for i in range(4) for role in ("user", "assistant")]
     body = {"model": "", "instructions": "Be brief.", "input": [*turns, {"role": "user", "content": "now"}]}
     with serving(state_of(engine)) as url:
-        refused = httpx.post(f"{url}{RESPONSES}", json=body)
+        refused = post(url, body)
         assert refused.json()["error"]["code"] == "context_length_exceeded"
-        response = httpx.post(f"{url}{RESPONSES}", json=body | {"truncation": "auto"}).json()
+        response = post(url, body | {"truncation": "auto"}).json()
         assert (response["truncation"], response["status"]) == ("auto", "completed")
         prompt = engine.asked[-1][0]["prompt"]
         assert prompt.startswith("<system>Be brief.<user>2u")
         assert prompt.endswith("<user>now<assistant>")
         longer = {"role": "user", "content": "x" * 300}
-        hopeless = httpx.post(f"{url}{RESPONSES}", json=body | {"truncation": "auto", "input": [*turns, longer]})
+        hopeless = post(url, body | {"truncation": "auto", "input": [*turns, longer]})
         assert hopeless.json()["error"]["code"] == "context_length_exceeded"

@@ -37,7 +37,11 @@ async def read_prompt(engine: Engine, chat: ChatRequest, truncation: str | None)
 
 
 async def _fitting(engine: Engine, chat: ChatRequest) -> Prompt:
-    prompt = await read_conversation(engine, chat.messages, chat)
+    try:
+        prompt = await read_conversation(engine, chat.messages, chat)
+    except RequestError as error:
+        error.param = "input" if error.param == "messages" else error.param  # the client sent no messages
+        raise
     check_fits(engine, len(prompt.ids), None, "input")
     return prompt
 
