@@ -124,6 +124,7 @@ class FakeEngine:
                     prompt_logprobs=self._prompt_logprobs(ids, sampling_params),
                     num_cached_tokens=cached,
                     cache=self.report or CacheReport(len(ids), cached, cached),
+                    embedding=None if sampling_params.pooling is None else vector_of(ids, sampling_params.pooling),
                 )
         finally:
             self.running.discard(request_id)
@@ -233,6 +234,11 @@ class FakeEngine:
         if params.prompt_logprobs is None:
             return None
         return [None, *(self._logprobs(token, params.prompt_logprobs) for token in ids[1:])]
+
+
+def vector_of(ids: list[int], pooling: str) -> list[float]:
+    """What a prompt is as a vector: its last token or their mean, a two, and a zero."""
+    return [float(ids[-1]) if pooling == "last" else sum(ids) / len(ids), 2.0, 0.0]
 
 
 def failed_inside() -> RequestFailed:

@@ -47,9 +47,10 @@ def test_what_chat_refuses_is_refused(http: httpx.Client, fields: dict):
 
 
 def test_it_takes_no_seat_in_the_queue():
-    engine = FakeEngine(step_s=0.02, endless=True)
+    engine = FakeEngine(step_s=0.5, endless=True)
     with serving(state_of(engine, max_num_queued_reqs=1)) as url:
         body = {"messages": MESSAGES[1:], "stream": True}
         with httpx.stream("POST", f"{url}/v1/chat/completions", json=body) as running:
-            next(running.iter_lines())
+            lines = running.iter_lines()
+            next(lines)
             assert httpx.post(f"{url}{RENDER}", json=body).status_code == 200

@@ -18,7 +18,7 @@ LONG = {"prompt": "a", "max_tokens": 200, "stream": True}
 
 @pytest.fixture(scope="module")
 def endless() -> FakeEngine:
-    return FakeEngine(step_s=0.02, endless=True)
+    return FakeEngine(endless=True)
 
 
 @pytest.fixture(scope="module")
@@ -29,12 +29,14 @@ def narrow(endless: FakeEngine) -> Iterator[str]:
 
 @contextlib.contextmanager
 def filled(url: str, endless: FakeEngine, body: dict) -> Iterator[Iterator[str]]:
-    """One stream that takes all seats, once it runs."""
+    """One stream that takes all seats, once it runs; it goes on for longer than any test, unless `step_s` is 0."""
     wait_until(lambda: not endless.running)
+    endless.step_s = 0.5
     with httpx.stream("POST", f"{url}/v1/completions", json=body) as running:
         lines = running.iter_lines()
         next(lines)
         yield lines
+        endless.step_s = 0
 
 
 def test_seats_are_given_back():
@@ -65,6 +67,7 @@ def test_the_one_too_many_is_refused_and_the_running_ones_end_well(narrow: str, 
         assert (error["type"], error["code"]) == ("rate_limit_error", "rate_limit_exceeded")
         assert "--max-num-queued-reqs" in error["message"]
         assert len(endless.asked) == asked + running, "the refused one has reached nobody"
+        endless.step_s = 0
         assert [line for line in lines if line][-1] == "data: [DONE]"
     answer = httpx.post(f"{narrow}/v1/chat/completions", json={"messages": ASK, "max_tokens": 1})
     assert answer.status_code == 200

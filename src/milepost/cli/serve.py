@@ -95,6 +95,7 @@ def serve(
     ssl_cert_reqs: Annotated[
         int, typer.Option(min=0, max=2, help="Clients' certificates: 0 none, 1 checked if sent, 2 asked for.")
     ] = 0,
+    pooling: Annotated[str, typer.Option(help="How texts become vectors: last (token) or mean.")] = "last",
     disable_log_stats: Annotated[
         bool, typer.Option("--disable-log-stats", help="No line every ten seconds of what is done.")
     ] = False,
@@ -146,6 +147,7 @@ def serve(
         operator_api_key=operator_api_key,
         sse_ping_interval=sse_ping_interval,
         max_num_queued_reqs=max_num_queued_reqs,
+        pooling=pooling,
     )
     tls = tls_of(ssl_certfile, ssl_keyfile, ssl_ca_certs, ssl_cert_reqs)
     _run(config, host, port, settings, tls, [(name, _prefix(name)) for name in prewarm or ()])

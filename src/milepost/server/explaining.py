@@ -9,7 +9,7 @@ from fastapi import Request
 
 from milepost.errors import RequestError
 from milepost.outputs import CacheReport, RequestOutput
-from milepost.server.schemas import Generation
+from milepost.server.schemas import Ask
 from milepost.server.state import Tokenizer
 
 HEADER = "X-Milepost-Cache"
@@ -17,7 +17,7 @@ TOKENS_AROUND = 4
 """Of the request's own prompt, told on each side of the place where it parts from what is known."""
 
 
-def wants_explanation(request: Request, body: Generation) -> bool:
+def wants_explanation(request: Request, body: Ask) -> bool:
     """By header or by field; `RequestError` for a header that says something else."""
     asked = request.headers.get(HEADER)
     if asked is not None and asked.strip().lower() != "explain":

@@ -17,7 +17,7 @@ from milepost.sampling_params import SamplingParams
 from milepost.server.explaining import wants_explanation
 from milepost.server.prompts import Prompt
 from milepost.server.recent import Remember, remembering
-from milepost.server.schemas import Generation
+from milepost.server.schemas import Ask
 from milepost.server.state import Engine, server_state
 from milepost.server.stream import merge
 
@@ -51,7 +51,7 @@ class Job:
         }
 
 
-def new_job(prefix: str, request: Request, body: Generation, prompts: list[Prompt], params: SamplingParams) -> Job:
+def new_job(prefix: str, request: Request, body: Ask, prompts: list[Prompt], params: SamplingParams) -> Job:
     """`prefix` begins the request's id."""
     state, created, salt = server_state(request), int(time.time()), body.cache_salt or ""
     return Job(

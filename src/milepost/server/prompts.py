@@ -89,21 +89,22 @@ def for_template(
     return messages, {"tools": tools} | _template_kwargs(asked)
 
 
-async def read_prompts(engine: Engine, prompt: Any, *, add_special_tokens: bool) -> list[Prompt]:
-    """Of /v1/completions: text, token ids, a list of texts, or a list of lists of ids. Raises `RequestError`."""
+async def read_prompts(engine: Engine, prompt: Any, *, add_special_tokens: bool, param: str = "prompt") -> list[Prompt]:
+    """Text, token ids, a list of texts, or a list of lists of ids, in a request's field `param`. Raises
+    `RequestError`."""
     if isinstance(prompt, str):
-        return await read_texts(engine, [prompt], add_special_tokens=add_special_tokens)
+        return await read_texts(engine, [prompt], add_special_tokens=add_special_tokens, param=param)
     if not isinstance(prompt, list) or not prompt:
-        raise _bad_prompt()
+        raise _bad_prompt(param)
     if _is_id(prompt[0]):
-        return [_ids(prompt)]
+        return [_ids(prompt, param)]
     if len(prompt) > MAX_PROMPTS:
-        raise RequestError(f"at most {MAX_PROMPTS} prompts in one request, got {len(prompt)}", param="prompt")
+        raise RequestError(f"at most {MAX_PROMPTS} prompts in one request, got {len(prompt)}", param=param)
     if all(isinstance(part, list) for part in prompt):
-        return [_ids(part) for part in prompt]
+        return [_ids(part, param) for part in prompt]
     if not all(isinstance(part, str) for part in prompt):
-        raise _bad_prompt()
-    return await read_texts(engine, prompt, add_special_tokens=add_special_tokens)
+        raise _bad_prompt(param)
+    return await read_texts(engine, prompt, add_special_tokens=add_special_tokens, param=param)
 
 
 def num_prompts(prompt: Any) -> int:
@@ -111,11 +112,13 @@ def num_prompts(prompt: Any) -> int:
     return len(prompt) if isinstance(prompt, list) and prompt and not _is_id(prompt[0]) else 1
 
 
-async def read_texts(engine: Engine, texts: list[str], *, add_special_tokens: bool) -> list[Prompt]:
+async def read_texts(
+    engine: Engine, texts: list[str], *, add_special_tokens: bool, param: str = "prompt"
+) -> list[Prompt]:
     """Raises `RequestError` when the model has no tokenizer."""
-    tokenizer = needs_tokenizer(engine, "prompt")
+    tokenizer = needs_tokenizer(engine, param)
     for text in texts:
-        _check_length(text, engine, "prompt")
+        _check_length(text, engine, param)
 
     def read() -> list[Prompt]:
         return [Prompt(text, tokenizer.encode(text, add_special_tokens=add_special_tokens)) for text in texts]
@@ -214,9 +217,9 @@ def _render(template: ChatTemplate, messages: list[dict[str, Any]], options: Map
         ) from error
 
 
-def _ids(ids: list[Any]) -> Prompt:
+def _ids(ids: list[Any], param: str) -> Prompt:
     if not all(_is_id(token) for token in ids):
-        raise _bad_prompt()
+        raise _bad_prompt(param)
     return Prompt(None, ids)
 
 
@@ -224,9 +227,9 @@ def _is_id(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _bad_prompt() -> RequestError:
+def _bad_prompt(param: str) -> RequestError:
     return RequestError(
-        "prompt must be text, a list of texts, a list of token ids, or a list of lists of token ids", param="prompt"
+        f"{param} must be text, a list of texts, a list of token ids, or a list of lists of token ids", param=param
     )
 
 

@@ -28,13 +28,22 @@ class StreamOptions(Schema):
     continuous_usage_stats: bool | None = None
 
 
-class Generation(Schema):
+class Ask(Schema):
+    """What all requests that make the model compute have in common: OpenAI's field, then vLLM's and ours."""
+
+    model: str | None = None
+    priority: Whole | None = None
+    cache_salt: str | None = None
+    skip_reading_prefix_cache: bool | None = None
+    explain_cache: bool | None = None
+
+
+class Generation(Ask):
     """What /v1/chat/completions and /v1/completions have in common: OpenAI's fields, then vLLM's, llama.cpp's and ours.
 
     The ranges of sampling fields are those of `SamplingParams`, which checks them.
     """
 
-    model: str | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     n: Whole | None = None
@@ -55,12 +64,8 @@ class Generation(Schema):
     skip_special_tokens: bool | None = None
     include_stop_str_in_output: bool | None = None
     prompt_logprobs: Whole | None = None
-    priority: Whole | None = None
-    cache_salt: str | None = None
-    skip_reading_prefix_cache: bool | None = None
     echo: bool | None = None
     sse_ping_interval: Whole | None = None
-    explain_cache: bool | None = None
 
     response_format: dict[str, Any] | None = None
     structured_outputs: Any = None
@@ -135,6 +140,18 @@ class CompletionRequest(Generation):
     suffix: str | None = None
     add_special_tokens: bool | None = None
     cache_breakpoints: Any = None
+
+
+class EmbeddingRequest(Ask):
+    """POST /v1/embeddings. `input`: text, token ids, or a list of either. `pooling_type`: "last" or "mean"; `normalize`
+    false: vectors of any length."""
+
+    input: Any = None
+    encoding_format: str | None = None
+    dimensions: Whole | None = None
+    add_special_tokens: bool | None = None
+    normalize: bool | None = None
+    pooling_type: str | None = None
 
 
 class PrefixRequest(OfTemplates):

@@ -19,7 +19,7 @@ from milepost.engine.places import Places
 from milepost.engine.prefixes import PinFor
 from milepost.errors import ConfigError, RequestError
 from milepost.outputs import PinnedPrefix, PrewarmOutput, RequestOutput
-from milepost.sampling_params import SamplingParams
+from milepost.sampling_params import POOLINGS, SamplingParams
 from milepost.server.scope import SECRET_BYTES, scope_name, tenant_of
 
 CACHE_SCOPES = ("tenant", "global")
@@ -122,6 +122,7 @@ class ServerSettings:
                         there are keys
     sse_ping_interval   seconds without an event after which a stream gets a ping; 0 or less: never
     max_num_queued_reqs  samples that may wait or run at once; a request beyond them is refused with 429
+    pooling             how prompts become vectors where a request does not say: "last" or "mean"
     """
 
     served_model_names: tuple[str, ...] = ()
@@ -135,10 +136,13 @@ class ServerSettings:
     operator_api_key: str | None = None
     sse_ping_interval: float = 30
     max_num_queued_reqs: int = 1024
+    pooling: str = "last"
 
     def __post_init__(self) -> None:
         if self.cache_scope not in (None, *CACHE_SCOPES):
             raise ConfigError(f"--cache-scope cannot be {self.cache_scope!r}", f"one of: {', '.join(CACHE_SCOPES)}")
+        if self.pooling not in POOLINGS:
+            raise ConfigError(f"--pooling cannot be {self.pooling!r}", f"one of: {', '.join(POOLINGS)}")
         if self.cache_scope == "tenant" and not self.keys:
             raise ConfigError(
                 "--cache-scope tenant tells users apart by their keys, and there are none",
