@@ -78,7 +78,8 @@ class Child:
         self._signal(signal.SIGKILL)
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout):
-            self._pipe(pipe).close()
+            with contextlib.suppress(BrokenPipeError):  # what it did not read any more
+                self._pipe(pipe).close()
 
     def _read(self) -> dict[str, Any]:
         stdout, deadline, line = self._pipe(self._process.stdout), time.monotonic() + self.timeout_s, b""

@@ -6,6 +6,8 @@ import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from milepost.machine import SPINS
+
 TCMALLOC = "/usr/lib/x86_64-linux-gnu/libtcmalloc_minimal.so.4"
 OURS = "milepost"
 
@@ -31,7 +33,7 @@ VLLM_ENV = {
 }
 
 ENGINES = {
-    OURS: EngineKind("milepost", "hf"),
+    OURS: EngineKind("milepost", "hf", env={"GOMP_SPINCOUNT": SPINS}),
     "transformers": EngineKind("transformers", "hf", reuses=False),
     "vllm": EngineKind("vllm", "hf", "vllm/bin/python", env=VLLM_ENV),
     "vllm-eager": EngineKind("vllm", "hf", "vllm/bin/python", ("eager=1",), VLLM_ENV),

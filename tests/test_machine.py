@@ -4,9 +4,11 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
+from milepost import machine
 from milepost.machine import Machine, available_memory_bytes, describe_machine, usable_cpus
 
 GIB = 1 << 30
@@ -178,3 +180,17 @@ def test_this_machine() -> None:
 def test_torch_is_not_imported() -> None:
     code = "import sys, milepost.machine; milepost.machine.describe_machine(); sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ({}, {"GOMP_SPINCOUNT": machine.SPINS}),
+        ({"GOMP_SPINCOUNT": "7"}, {"GOMP_SPINCOUNT": "7"}),
+        ({"OMP_WAIT_POLICY": "active"}, {"OMP_WAIT_POLICY": "active"}),
+    ],
+)
+def test_what_the_environment_says_of_waiting_stays(before: dict[str, str], after: dict[str, str]) -> None:
+    with mock.patch.dict(os.environ, before, clear=True):
+        machine.wait_briefly()
+        assert dict(os.environ) == after

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
 
 import milepost
+from bench.kernel_times import KernelTimes
 from bench.peers.child import Prompts, Runs, Settings, main
 from milepost.config import EngineConfig
 from milepost.engine.build import build_engine
@@ -62,6 +60,8 @@ class Milepost:
 class MilepostRuns(Runs):
     """The common runs, and what only Milepost is asked: its matrix kernel, and the time outside of kernels."""
 
+    engine: Milepost
+
     def gemm(self, rows: int, size_in: int, size_out: int) -> dict[str, Any]:
         """work: operations, two for each weight and row."""
         ops, _ = bind(Target(torch.device("cpu"), torch.bfloat16))
@@ -76,47 +76,21 @@ class MilepostRuns(Runs):
 
     def outside_kernels(self, batch: int, prompt: int, tokens: int) -> dict[str, Any]:
         """A decode run whose kernel calls are timed one by one. seconds: outside of them; work: all seconds."""
-        clock, marks = self.clock, []
-        with timed_kernels() as inside:
+        clock, marks, times = self.clock, [], KernelTimes()
 
-            def marking() -> float:
-                """The clock, which is read where the steps begin and end: prompts are read before."""
-                marks.append(inside[0])
-                return clock()
+        def marking() -> float:
+            """The clock, which is read where the steps begin and end: prompts are read before."""
+            marks.append(times.total)
+            return clock()
 
+        with times.of(self.engine.engine):
+            self.decode(batch, prompt, tokens)  # what is recorded is recorded here
             self.clock = marking
             try:
                 found = self.decode(batch, prompt, tokens)
             finally:
                 self.clock = clock
         return {"seconds": found["seconds"] - (marks[-1] - marks[0]), "work": found["seconds"]}
-
-
-@contextmanager
-def timed_kernels() -> Iterator[list[float]]:
-    """Adds up the seconds within the compiled module's functions; the timers' own time counts as outside."""
-    module, inside = library.module_of(library.chosen() or ""), [0.0]
-    if isinstance(module, str):
-        raise RuntimeError(module)
-    kept = {name: value for name, value in vars(module).items() if callable(value) and not name.startswith("_")}
-
-    def timed(run: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*arguments: Any) -> Any:
-            start = time.perf_counter()
-            try:
-                return run(*arguments)
-            finally:
-                inside[0] += time.perf_counter() - start
-
-        return call
-
-    try:
-        for name, value in kept.items():
-            setattr(module, name, timed(value))
-        yield inside
-    finally:
-        for name, value in kept.items():
-            setattr(module, name, value)
 
 
 def make(settings: Settings) -> MilepostRuns:

@@ -40,7 +40,8 @@ class Continuous:
         scheduler = openvino_genai.SchedulerConfig()
         scheduler.enable_prefix_caching = settings.prefix_caching
         scheduler.max_num_batched_tokens = int(settings.options.get("max_num_batched_tokens", 2048))
-        scheduler.cache_size = int(settings.options.get("cache_gb", 2))
+        scheduler.cache_size = int(settings.options.get("cache_gb", 4))
+        scheduler.max_num_seqs = int(settings.options.get("max_num_seqs", 16))  # each has a recurrent state reserved
         self.pipeline = openvino_genai.ContinuousBatchingPipeline(
             str(settings.model), scheduler_config=scheduler, device="CPU", properties=properties(settings)
         )

@@ -3,8 +3,9 @@
 from pathlib import Path
 
 import pytest
+from bench.kernel_times import KernelTimes
 from bench.peers.child import OPS, Settings, answer
-from bench.peers.milepost import MilepostRuns, make, timed_kernels
+from bench.peers.milepost import MilepostRuns, make
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from milepost.ops.cpu import library
@@ -60,11 +61,12 @@ def test_prompts_are_reused_where_prefix_caching_is_on(folder: Path, caching: bo
     assert runs.reuse(tokens=100, shared=80)["cached"] == (80 if caching else 0)
 
 
-def test_timed_kernels_are_put_back() -> None:
-    module = library.module_of(library.chosen() or "")
-    if isinstance(module, str):
+def test_timed_kernels_are_put_back(folder: Path) -> None:
+    engine = runs_of(folder, prefix_caching=False).engine.engine
+    replays = engine.runner.replays
+    if replays is None or replays.kernels is None:
         pytest.skip("no kernels were built")
-    before = dict(vars(module))
-    with timed_kernels():
-        assert dict(vars(module)) != before
-    assert dict(vars(module)) == before
+    before = dict(vars(replays.kernels))
+    with KernelTimes().of(engine):
+        assert dict(vars(replays.kernels)) != before
+    assert dict(vars(replays.kernels)) == before

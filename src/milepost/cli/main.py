@@ -11,6 +11,7 @@ import typer
 from milepost import __version__
 from milepost.cli import bench, cache, chat, doctor, explain, generate, launch, serve, top, usage
 from milepost.errors import MilepostError
+from milepost.machine import wait_briefly
 
 EXIT_ERROR = 2
 EXIT_INTERRUPT = 130
@@ -55,6 +56,7 @@ def _root(
 def main(args: Sequence[str] | None = None) -> int:
     """Runs a command line (None: this process's); the exit code. Errors that a user can act on, wrong usage too, are
     two lines on stderr and code 2."""
+    wait_briefly()
     try:
         code = app(args=args, prog_name="milepost", standalone_mode=False)
         return code if isinstance(code, int) else 0

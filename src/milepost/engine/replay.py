@@ -60,6 +60,11 @@ class Replays:
         self._recordings[num_rows] = found = self._record(num_rows, self._inputs, self.kernels)
         return found.result
 
+    def forget(self) -> None:
+        """Records anew from now on."""
+        self._recordings.clear()
+        self._seen.clear()
+
     def _can_replay(self, pieces: Sequence[Piece]) -> bool:
         if not 0 < len(pieces) <= MAX_ROWS:
             return False

@@ -15,6 +15,8 @@ from milepost.ops.cpu.results import RESULTS
 Note = Callable[[Callable[..., object], tuple[Any, ...]], None]
 """Told a kernel and the arguments that it was called with."""
 
+Wrap = Callable[[str, Callable[..., object]], Callable[..., object]]
+
 
 class Kernels:
     """Has the module's functions and constants under their names."""
@@ -42,13 +44,23 @@ class Kernels:
         raise AttributeError(f"{self._module.__name__} has no {name}")
 
     @contextmanager
+    def wrapped(self, wrap: Wrap) -> Iterator[None]:
+        """While it lasts, each function is what `wrap` makes of its name and itself."""
+        plain = {name: value for name, value in vars(self).items() if callable(value) and not name.startswith("_")}
+        vars(self).update({name: wrap(name, value) for name, value in plain.items()})
+        try:
+            yield
+        finally:
+            vars(self).update(plain)
+
+    @contextmanager
     def noted(self, note: Note) -> Iterator[None]:
         """While it lasts, `note` is told each call of this thread that returns nothing: a kernel. What returns
         something is a question, and its answer is for the caller to keep. Results lie in memory of torch's, where
         whoever listens to torch sees them."""
         thread = threading.get_ident()
 
-        def noting(run: Callable[..., object]) -> Callable[..., object]:
+        def noting(name: str, run: Callable[..., object]) -> Callable[..., object]:
             def call(*args: Any) -> object:
                 found = run(*args)
                 if found is None and threading.get_ident() == thread:
@@ -57,14 +69,12 @@ class Kernels:
 
             return call
 
-        plain = _public(self._module)
-        vars(self).update({name: noting(value) if callable(value) else value for name, value in plain.items()})
-        self._empty = lambda shape, dtype: torch.empty(shape, dtype=dtype)
-        try:
-            yield
-        finally:
-            vars(self).update(plain)
-            self._empty = RESULTS.empty
+        with self.wrapped(noting):
+            self._empty = lambda shape, dtype: torch.empty(shape, dtype=dtype)
+            try:
+                yield
+            finally:
+                self._empty = RESULTS.empty
 
 
 def _public(module: ModuleType) -> dict[str, Any]:
