@@ -170,6 +170,8 @@ class FakeEngine:
         return prefix in mine and bool(self.pins.pop(prefix))
 
     async def reset_prefix_cache(self) -> bool:
+        if self.running:
+            return False
         self.forget()
         return True
 

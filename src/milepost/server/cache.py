@@ -34,6 +34,24 @@ async def cache(request: Request) -> Response:
     return ApiResponse(told)
 
 
+@router.post("/reset_prefix_cache")
+async def reset(request: Request) -> Response:
+    """vLLM's. All prefixes are forgotten, everybody's pins too: for the operator, and where there are no keys."""
+    state = server_state(request)
+    if state.sees_pins_of(request) is not None:
+        raise RequestError(
+            "the cache is everybody's, and only the operator's key may empty it",
+            "start the server with --operator-api-key, and use that",
+            status=403,
+            code="operator_only",
+        )
+    if not await until_hangup(request, state.engine.reset_prefix_cache()):
+        raise RequestError(
+            "the cache cannot be emptied while requests run", "send it again later", status=409, code="cache_in_use"
+        )
+    return ApiResponse({"success": True})
+
+
 def _wants_tree(request: Request) -> bool:
     """`?tree=`, spelled in any of the ways of FastAPI's flags; without it: yes."""
     try:
