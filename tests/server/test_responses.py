@@ -290,6 +290,7 @@ def test_more_may_be_asked_for_than_the_context_has() -> None:
     with serving(state_of(engine)) as url:
         response = post(url, {"model": "", "input": "q", "max_output_tokens": 9999}).json()
         assert (response["status"], response["usage"]["total_tokens"]) == ("incomplete", engine.max_model_len)
+        assert engine.asked[-1][1].max_tokens == response["usage"]["output_tokens"], "the engine would refuse more"
         for num_chars in (300, 100_000):
             refused = post(url, {"model": "", "input": "q" * num_chars})
             assert (refused.status_code, refused.json()["error"]["code"]) == (400, "context_length_exceeded")
