@@ -171,10 +171,12 @@ class Schedule:
         return engine
 
     def _bytes(self, num_blocks: int) -> int:
-        """Of so much KV, or of the states of as much text where there is no KV, and of those that sequences need."""
+        """Of so much KV, or of the states of as much text where there is no KV, and of those that sequences need; in a
+        short schedule, of fewer, or memory would never be short."""
         specs = exact_model(self.family, self.dtype, library.available()[0]).layer_specs()
         block, state = kv_block_bytes(specs, self.dtype.itemsize), checkpoint_bytes(specs, self.dtype.itemsize)
-        return max(num_blocks * block, num_blocks // 8 * state) + 2 * NUM_SEQS * state
+        spare = 2 * NUM_SEQS if self.num_requests > NUM_SEQS * 2 else 2
+        return max(num_blocks * block, num_blocks // 8 * state) + spare * state
 
     def _withhold(self, engine: Engine, num_blocks: int) -> tuple[list[int], list[int]]:
         """What an engine has beyond that: it asks for more where windows are large."""
