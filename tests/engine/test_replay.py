@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from unittest import mock
 
 import pytest
@@ -10,13 +11,15 @@ import transformers
 from families import FAMILIES, SHAPE, model_of
 from parity import tiny_model, twin
 from replayed_steps import Twice
+from torch.utils._pytree import tree_leaves
 
 from milepost.engine import replay
 from milepost.engine.replay import MAX_ROWS, SEEN_BEFORE
 from milepost.engine.scheduler import Piece
 from milepost.models.base import Model
-from milepost.ops import cpu
+from milepost.ops import Ops, cpu
 from milepost.ops.cpu import library
+from milepost.ops.cpu.kernels import Kernels
 
 DTYPES = [pytest.param(torch.float32, id="fp32"), pytest.param(torch.bfloat16, id="bf16")]
 
@@ -83,6 +86,28 @@ def test_contexts_that_grow_over_several_splits_of_attention(dtype: torch.dtype)
     for count in (4, 1, 4, 2):
         assert twice.step(seqs[:count])
     twice.check_memory()
+
+
+@pytest.mark.usefixtures("at_once")
+def test_there_is_room_for_the_longest_context_that_may_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a kernel needs beside its results may grow with the context, and is allotted when the step is recorded."""
+    sizes: list[tuple[int, ...]] = []
+    plain = Kernels.empty
+
+    def watched(lib: Kernels, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        sizes.append(tuple(shape))
+        return plain(lib, shape, dtype)
+
+    monkeypatch.setattr(Kernels, "empty", watched)
+    model = long_model(torch.float32, num_hidden_layers=1)
+    asked = []
+    for length in (3, 2000):
+        twice = Twice(model, max_model_len=2048, max_seqs=2)
+        seq = twice.start(length)
+        sizes.clear()
+        assert twice.step([seq])
+        asked.append(sizes[len(sizes) // 2 :])  # those of the recorded one, which comes second
+    assert asked[0] == asked[1]
 
 
 @pytest.mark.usefixtures("at_once")
@@ -154,9 +179,14 @@ def test_more_rows_than_a_recording_may_have() -> None:
 @pytest.mark.usefixtures("at_once")
 def test_models_whose_ops_are_not_all_kernels_are_never_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     half = Twice(twin(tiny_model(FAMILIES["lfm2"]), dtype=torch.float16))
-    monkeypatch.delitem(cpu.KERNELS, "softplus")
-    one_in_torch = Twice(twin(tiny_model(FAMILIES["lfm2"])))
-    for twice in (half, one_in_torch):
+    with monkeypatch.context() as patch:
+        patch.delitem(cpu.KERNELS, "softplus")
+        one_in_torch = Twice(twin(tiny_model(FAMILIES["lfm2"])))
+    mixed = twin(tiny_model(FAMILIES["lfm2"]))
+    last = [module for module in mixed.modules() if isinstance(getattr(module, "ops", None), Ops)][-1]
+    assert isinstance(last.ops, Ops)
+    last.__dict__["ops"] = replace(last.ops, kernels=None)
+    for twice in (half, one_in_torch, Twice(mixed)):
         seqs = [twice.start(3), twice.start(8)]
         assert twice.replays.kernels is None
         assert not any(twice.step(seqs) for _ in range(3))
@@ -175,6 +205,17 @@ def test_recordings_of_many_numbers_of_rows_share_their_memory(family: str) -> N
     assert twice.replays.arena_bytes() == whole
     # results of weights alone, a few for each recording; those of its rows would be a hundred times more
     assert twice.replays.held_bytes() <= 16 * 2_000
+
+
+@pytest.mark.usefixtures("at_once")
+@pytest.mark.parametrize("family", ["granitemoehybrid", "falcon_h1", "mamba"])
+def test_what_weights_alone_give_is_not_made_again(family: str) -> None:
+    twice = Twice(model_of(family))
+    assert twice.step([twice.start(3)])
+    weights = {weight.untyped_storage().data_ptr() for weight in twice.model.parameters()}
+    for run, args in twice.replays._recordings[1].calls:
+        given = {x.untyped_storage().data_ptr() for x in tree_leaves(args) if isinstance(x, torch.Tensor)}
+        assert not given or not given <= weights, run
 
 
 @pytest.mark.usefixtures("at_once")
