@@ -4,14 +4,18 @@
 // counted from the sequence's first token. Each split has an online softmax of its own (Milakov and Gimelshein, 2018): the
 // largest score so far, the sum of exp(score - largest), and the sums of values under the same weights (FlashAttention: Dao et
 // al., 2022). Splits are merged one after another in order of position, then the sink. A score is one chain of additions along
-// the head's values, a sum of values one chain along the tokens. None of this depends on which rows are computed together: one
-// routine serves a row of a decode and the many of a prefill.
+// the head's values; a tile's sum of values is one along its tokens, from 0, and is added to that of the tiles before. None of
+// this depends on which rows are computed together: one routine serves a row of a decode and the many of a prefill.
 //
-// Tokens that a row does not see take no part in its sums: their scores are selected away, their values are not touched, and a
-// tile or split without any token seen is no operation for the row. The memory behind them may hold anything.
+// Weights are rounded to the values' type before they meet them, as in FlashAttention; the sum of the weights is of those that
+// are not rounded. A tile's keys are put into the order of `gemm.h`'s packed weights, with tokens in the place of outputs, and
+// its values, with tokens in the place of inputs: scores are what a linear layer makes of the queries, sums of values are what
+// one makes of the weights.
 //
-// A tile's keys are turned into `gemm.h`'s order of packed weights, with tokens in the place of outputs: a score is what a linear
-// layer of these weights makes of the query.
+// Tokens that a row does not see take no part in its sums. Their scores are selected away, so their weights are 0; 0 times a
+// finite value changes nothing but a zero's sign, which is dropped at the end; and a value that is not finite is kept from the
+// rows that do not see it. A tile or split without any token seen is no operation for the row. The memory behind tokens that no
+// row sees may hold anything.
 #pragma once
 #include "attention_jobs.h"
 #include "functions.h"
@@ -69,8 +73,8 @@ inline void merge(const Part& all, const Part& part, std::int64_t columns) {
     all.top = top;
 }
 
-/// Takes in the head's sink (one more score, without a value), divides, and rounds to out. A sum that is 0 may be -0 for what the
-/// row does not see (a weight of 0 times a value): + 0.0f makes it 0.
+/// Takes in the head's sink (one more score, without a value), divides, and rounds to out. A sum that is 0 may be -0 for what
+/// the row does not see: + 0.0f makes it 0.
 template <typename T>
 void finish(const Attention<T>& a, const Part& all, std::int64_t row, std::int64_t head) {
     float factor = 1.0f, total = all.total;
@@ -136,29 +140,28 @@ inline vu value_units(const bf16* const* tokens, std::int64_t column, std::int64
     return as_bits(load_upto(tokens[0] + column, n)) >> 16 | as_bits(load_upto(tokens[1] + column, n));
 }
 
-/// Units with their exponents raised by one: the carries of EXPONENTS are set if any holds infinity or NaN.
+/// An exponent of all ones, as infinity and NaN have it, and what makes it carry, in each value of a unit.
 template <typename T>
 inline constexpr std::uint32_t EXPONENTS = sizeof(T) == 2 ? 0x7f807f80u : 0x7f800000u;
 template <typename T>
 inline constexpr std::uint32_t EXPONENT_ONES = sizeof(T) == 2 ? 0x00800080u : 0x00800000u;
 
 /// The values of a tile's tokens around `span`, in whole units, as packed weights with tokens as inputs, [panels][TILE][PANEL];
-/// columns beyond dim are 0. Returns whether all are finite.
-template <typename T>
+/// columns beyond dim are 0. Returns whether all are finite, if that is CHECKED.
+template <bool CHECKED, typename T>
 bool load_values(const T* const (&tokens)[TILE], Span span, const AttentionShape& shape, T* values) {
-    const std::int64_t from = span.from / GROUP<T> * GROUP<T>;
-    vu found = {};
+    vu carries = {};
     for (std::int64_t column = 0; column < shape.columns(); column += W) {
         const std::int64_t left = shape.dim - column, n = left < 0 ? 0 : left < W ? left : W;
         T* to = values + column / PANEL * PANEL * TILE + column % PANEL * GROUP<T>;
-        for (std::int64_t t = from; t < span.to; t += GROUP<T>) {
+        for (std::int64_t t = span.from / GROUP<T> * GROUP<T>; t < span.to; t += GROUP<T>) {
             const vu units = value_units(tokens + t, column, n);
-            found |= (units & EXPONENTS<T>) + EXPONENT_ONES<T>;
             std::memcpy(to + t * PANEL, &units, sizeof units);
+            if (CHECKED) carries |= (units & EXPONENTS<T>) + EXPONENT_ONES<T>;
         }
     }
     std::uint32_t lane[W], any = 0;
-    std::memcpy(lane, &found, sizeof lane);
+    std::memcpy(lane, &carries, sizeof lane);
     for (const std::uint32_t bits : lane) any |= bits;
     return (any & (EXPONENTS<T> + EXPONENT_ONES<T>)) == 0;
 }
@@ -184,27 +187,28 @@ struct Workspace {
     Softmaxes now, before;
 };
 
-/// A tile of tokens from `start` on, of which the rows of an item see those in `seen`: where their keys and values begin, and
-/// zeros in the place of the others'.
+/// Where the keys and values of a tile's tokens begin.
 template <typename T>
 struct Tokens {
-    std::int64_t start;
-    Span seen;
     const T *keys[TILE], *values[TILE];
 };
 
+/// TILE tokens from `start` on; those beyond `seen` are zeros.
 template <typename T>
 Tokens<T> find_tokens(const Attention<T>& a, const Item& item, std::int64_t start, Span seen) {
     static constexpr T zeros[MAX_HEAD_DIM] = {};
     const std::int32_t* table = a.tables + item.job.sequence * a.table_width;
-    Tokens<T> tokens{start, seen, {}, {}};
-    for (std::int64_t t = 0; t < TILE; ++t) {
-        tokens.keys[t] = tokens.values[t] = zeros;
-        if (t < seen.from || t >= seen.to) continue;
-        const std::int64_t slot = table[(start + t) / KV_BLOCK] * KV_BLOCK + t % KV_BLOCK;
-        const std::int64_t place = (slot * a.shape.kv_heads + item.kv_head) * a.shape.dim;
-        tokens.keys[t] = a.k + place;
-        tokens.values[t] = a.v + place;
+    const std::int64_t step = a.shape.kv_heads * a.shape.dim;
+    Tokens<T> tokens;
+    for (std::int64_t block = 0; block < TILE; block += KV_BLOCK) {
+        const bool any = block < seen.to && seen.from < block + KV_BLOCK;
+        const std::int64_t slot = any ? table[(start + block) / KV_BLOCK] * KV_BLOCK : 0;
+        const std::int64_t place = slot * step + item.kv_head * a.shape.dim;
+        for (std::int64_t t = block; t < block + KV_BLOCK; ++t) {
+            const bool in = seen.from <= t && t < seen.to;
+            tokens.keys[t] = in ? a.k + place + (t - block) * step : zeros;
+            tokens.values[t] = in ? a.v + place + (t - block) * step : zeros;
+        }
     }
     return tokens;
 }
@@ -283,7 +287,7 @@ void soften(Workspace<T>& w, std::int64_t first, std::int64_t count, float* fade
     }
 }
 
-/// Takes in a tile, whose keys and values are packed, for `count` rows and heads from `first` on, each of which sees some of it.
+/// Takes in a tile, whose keys and values are packed, for `count` rows and heads from `first` on. Each sees some of it.
 template <typename T>
 void add_block(const Attention<T>& a, const Item& item, std::int64_t start, std::int64_t first, std::int64_t count,
                Workspace<T>& w) {
@@ -293,7 +297,7 @@ void add_block(const Attention<T>& a, const Item& item, std::int64_t start, std:
                Scores{w.scores, capped ? a.scale / a.soft_cap : a.scale * LOG2E});
     if (capped)
         for (std::int64_t r = 0; r < count; ++r) cap(w.scores + r * TILE, a.soft_cap * LOG2E);
-    const auto span_of = [&](std::int64_t r) { return a.shape.seen(item.position(first + r), item.position(first + r), start, TILE); };
+    const auto span_of = [&](std::int64_t r) { return a.shape.seen_by(item.position(first + r), start, TILE); };
     // tokens that none of these rows sees are left out below: their weights are 0
     const Span seen{span_of(0).from, span_of(count - 1).to}, common{span_of(count - 1).from, span_of(0).to};
     if (!(common == Span{0, TILE}))
@@ -306,6 +310,14 @@ void add_block(const Attention<T>& a, const Item& item, std::int64_t start, std:
                    Faded{w.now.sums + first * columns + c, columns, fades});
 }
 
+/// The same for rows and heads [from, to).
+template <typename T>
+void add_blocks(const Attention<T>& a, const Item& item, std::int64_t start, std::int64_t from, std::int64_t to,
+                Workspace<T>& w) {
+    for (std::int64_t i = from; i < to; i += BLOCK_ROWS)
+        add_block(a, item, start, i, to - i < BLOCK_ROWS ? to - i : BLOCK_ROWS, w);
+}
+
 /// One tile of tokens from `start` on, for the rows that see any of it.
 template <typename T>
 void add_tile(const Attention<T>& a, const Item& item, std::int64_t start, Workspace<T>& w) {
@@ -315,17 +327,15 @@ void add_tile(const Attention<T>& a, const Item& item, std::int64_t start, Works
     if (seen.empty()) return;
     const Tokens<T> tokens = find_tokens(a, item, start, seen);
     load_keys(tokens.keys, shape.dim, w.keys);
-    const auto add = [&](std::int64_t from, std::int64_t to) {
-        for (std::int64_t i = from; i < to; i += BLOCK_ROWS)
-            add_block(a, item, start, i, to - i < BLOCK_ROWS ? to - i : BLOCK_ROWS, w);
-    };
-    if (load_values(tokens.values, seen, shape, w.values) || shape.seen(first, first, start, TILE) == shape.seen(last, last, start, TILE))
-        return add(rows.from * item.heads, rows.to * item.heads);
-    // 0 times a value that is not finite is NaN: each row gets values without those that it does not see
+    const bool alike = shape.seen_by(first, start, TILE) == shape.seen_by(last, start, TILE);
+    if (alike ? load_values<false>(tokens.values, seen, shape, w.values)
+              : load_values<true>(tokens.values, seen, shape, w.values))
+        return add_blocks(a, item, start, rows.from * item.heads, rows.to * item.heads, w);
+    // 0 times a value that is not finite is NaN: each row gets the tile without what it does not see
     for (std::int64_t row = rows.from; row < rows.to; ++row) {
-        const Span mine = shape.seen(first + row, first + row, start, TILE);
-        load_values(find_tokens(a, item, start, mine).values, mine, shape, w.values);
-        add(row * item.heads, (row + 1) * item.heads);
+        const Span mine = shape.seen_by(first + row, start, TILE);
+        load_values<false>(find_tokens(a, item, start, mine).values, mine, shape, w.values);
+        add_blocks(a, item, start, row * item.heads, (row + 1) * item.heads, w);
     }
 }
 

@@ -55,8 +55,11 @@ struct AttentionShape {
         const std::int64_t from = start - first, to = from + TILE + window - 1;
         return {from < 0 ? 0 : from, to < count ? to : count};
     }
+    Span seen_by(std::int64_t position, std::int64_t start, std::int64_t count) const {
+        return seen(position, position, start, count);
+    }
     bool sees_split(std::int64_t position, std::int64_t split) const {
-        return !seen(position, position, split * SPLIT, SPLIT).empty();
+        return !seen_by(position, split * SPLIT, SPLIT).empty();
     }
 };
 
