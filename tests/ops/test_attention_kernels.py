@@ -237,21 +237,19 @@ def test_values_that_are_not_finite_are_not_met_by_rows_before_them(
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_the_sign_of_zero_is_a_rows_own(kernels: OpsIn, dtype: torch.dtype) -> None:
-    """Sums so small that they vanish, with their sign, before what rows do not see is multiplied by 0."""
-    heads, length = Heads(2, 1, 64), 200
-    sequences = Sequences([length], heads, dtype)
-    values = sequences.kv.v[sequences.tables[0]]
-    values[:] = -1.2e-38
-    values[:, 1::2, :, ::2] = 1.0
-    values[:4, :, :, 1::3] = -0.0
-    sequences.kv.v[sequences.tables[0]] = values
-    sequences.q[0] *= 30  # most weights are tiny
+    """Sums that vanish, with their sign, between splits, between tiles, and before what the row does not see is met."""
+    length, row, tiny = 704, 640, -1.2e-38
+    sequences = Sequences([length], Heads(1, 1, 64), dtype)
+    sequences.q[0][:] = 1.0
+    keys, values = torch.zeros(length, 1, 64, dtype=dtype), torch.zeros(length, 1, 64, dtype=dtype)
+    keys[576], keys[row:] = 1.0, -0.5
+    values[0], values[SPLIT], values[row], values[row + 1 :] = tiny, tiny, tiny, 1.0
+    reference.store_kv(keys, values, sequences.kv, sequences.batch([(0, 0, length)]).slot_mapping)
     op = kernels(dtype).paged_attention
-    whole = sequences.whole(op)[0]
+    whole, alone = sequences.whole(op)[0][row], sequences.run(op, [(0, row, row + 1)])[0][0]
     bits = torch.int32 if dtype == torch.float32 else torch.int16
-    for row in range(0, length, 3):
-        alone = sequences.run(op, [(0, row, row + 1)])[0]
-        assert torch.equal(alone.view(bits), whole[row : row + 1].view(bits))
+    assert torch.equal(alone.view(bits), whole.view(bits))
+    assert not alone.any()
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
