@@ -77,7 +77,7 @@ class Sequences:
         return self._reference(self.kv.v.float())
 
     def sizes(self) -> list[torch.Tensor]:
-        """The same of the values without their signs: what an error of one part in n of each weight can make is an n-th."""
+        """The same of the values without their signs: an error of a part of each weight makes at most this part."""
         return self._reference(self.kv.v.float().abs())
 
     def _reference(self, values: torch.Tensor) -> list[torch.Tensor]:
