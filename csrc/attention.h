@@ -4,14 +4,18 @@
 // counted from the sequence's first token. Each split has an online softmax of its own (Milakov and Gimelshein, 2018): the
 // largest score so far, the sum of exp(score - largest), and the sums of values under the same weights (FlashAttention: Dao et
 // al., 2022). Splits are merged one after another in order of position, then the sink. A score is one chain of additions along
-// the head's values, a sum of values one chain along the tokens. None of this depends on which rows are computed together: one
-// routine serves a row of a decode and the many of a prefill.
+// the head's values; a tile's sum of values is one along its tokens, from 0, and is added to that of the tiles before. None of
+// this depends on which rows are computed together: one routine serves a row of a decode and the many of a prefill.
 //
-// Tokens that a row does not see take no part in its sums: their scores are selected away, their values are not touched, and a
-// tile or split without any token seen is no operation for the row. The memory behind them may hold anything.
+// Weights are rounded to the values' type before they meet them, as in FlashAttention; the sum of the weights is of those that
+// are not rounded. A tile's keys are put into the order of `gemm.h`'s packed weights, with tokens in the place of outputs, and
+// its values, with tokens in the place of inputs: scores are what a linear layer makes of the queries, sums of values are what
+// one makes of the weights.
 //
-// A tile's keys are turned into `gemm.h`'s order of packed weights, with tokens in the place of outputs: a score is what a linear
-// layer of these weights makes of the query.
+// Tokens that a row does not see take no part in its sums. Their scores are selected away, so their weights are 0; 0 times a
+// finite value changes nothing but a zero's sign, which is dropped at the end; and a value that is not finite is kept from the
+// rows that do not see it. A tile or split without any token seen is no operation for the row. The memory behind tokens that no
+// row sees may hold anything.
 #pragma once
 #include "attention_jobs.h"
 #include "functions.h"
@@ -41,6 +45,9 @@ struct Part {
     float* sums;
 };
 
+/// Scores are kept times this: weights are powers of 2.
+inline constexpr float LOG2E = 1.44269504088896341f;
+
 /// What scores are measured from: the largest of them, but 0 as long as all are -inf.
 inline float base_of(float top) { return top == -INFINITY ? 0.0f : top; }
 
@@ -59,26 +66,27 @@ inline void copy(const Part& to, const Part& from, std::int64_t columns) {
 /// Takes in the next part.
 inline void merge(const Part& all, const Part& part, std::int64_t columns) {
     const float top = all.top > part.top ? all.top : part.top, base = base_of(top);
-    const vf before = exp(splat(all.top - base)), now = exp(splat(part.top - base));
+    const vf before = exp2(splat(all.top - base)), now = exp2(splat(part.top - base));
     for (std::int64_t c = 0; c < columns; c += W)
         store(all.sums + c, fma(load(part.sums + c), now, load(all.sums + c) * before));
     all.total = fma(part.total, now[0], all.total * before[0]);
     all.top = top;
 }
 
-/// Takes in the head's sink (one more score, without a value), divides, and rounds to out.
+/// Takes in the head's sink (one more score, without a value), divides, and rounds to out. A sum that is 0 may be -0 for what
+/// the row does not see: + 0.0f makes it 0.
 template <typename T>
 void finish(const Attention<T>& a, const Part& all, std::int64_t row, std::int64_t head) {
-    vf factor = splat(1.0f);
-    float total = all.total;
+    float factor = 1.0f, total = all.total;
     if (a.sinks) {
-        const float sink = a.sinks[head], base = base_of(all.top > sink ? all.top : sink);
-        factor = exp(splat(all.top - base));
-        total = fma(total, factor[0], exp(splat(sink - base))[0]);
+        const float sink = a.sinks[head] * LOG2E, base = base_of(all.top > sink ? all.top : sink);
+        factor = exp2(splat(all.top - base))[0];
+        total = fma(total, factor, exp2(splat(sink - base))[0]);
     }
+    const vf share = splat(factor / total);
     T* out = a.out + (row * a.shape.heads + head) * a.shape.dim;
     for_lanes(a.shape.dim, [&](std::int64_t i, std::int64_t n) {
-        store_upto(out + i, load(all.sums + i) * factor / splat(total), n);
+        store_upto(out + i, (load(all.sums + i) + 0.0f) * share, n);
     });
 }
 
@@ -124,17 +132,38 @@ void load_keys(const T* const (&tokens)[TILE], std::int64_t dim, T* keys) {
         }
 }
 
-/// The values of the tokens in `span` as fp32 [TILE][columns], and where they are; those beyond dim are 0.
+/// W columns of the next tokens' values, one unit each: a token's, or two tokens' side by side.
+inline vu value_units(const float* const* tokens, std::int64_t column, std::int64_t n) {
+    return as_bits(load_upto(tokens[0] + column, n));
+}
+inline vu value_units(const bf16* const* tokens, std::int64_t column, std::int64_t n) {
+    return as_bits(load_upto(tokens[0] + column, n)) >> 16 | as_bits(load_upto(tokens[1] + column, n));
+}
+
+/// An exponent of all ones, as infinity and NaN have it, and what makes it carry, in each value of a unit.
 template <typename T>
-void load_values(const T* const (&tokens)[TILE], Span span, const AttentionShape& shape, float* values,
-                 const float* (&places)[TILE]) {
-    const std::int64_t columns = shape.columns();
-    for (std::int64_t t = span.from; t < span.to; ++t) {
-        float* to = values + t * columns;
-        for_lanes(shape.dim, [&](std::int64_t i, std::int64_t n) { store(to + i, load_upto(tokens[t] + i, n)); });
-        for (std::int64_t i = (shape.dim + W - 1) / W * W; i < columns; i += W) store(to + i, vf{});
-        places[t] = to;
+inline constexpr std::uint32_t EXPONENTS = sizeof(T) == 2 ? 0x7f807f80u : 0x7f800000u;
+template <typename T>
+inline constexpr std::uint32_t EXPONENT_ONES = sizeof(T) == 2 ? 0x00800080u : 0x00800000u;
+
+/// The values of a tile's tokens around `span`, in whole units, as packed weights with tokens as inputs, [panels][TILE][PANEL];
+/// columns beyond dim are 0. Returns whether all are finite, if that is CHECKED.
+template <bool CHECKED, typename T>
+bool load_values(const T* const (&tokens)[TILE], Span span, const AttentionShape& shape, T* values) {
+    vu carries = {};
+    for (std::int64_t column = 0; column < shape.columns(); column += W) {
+        const std::int64_t left = shape.dim - column, n = left < 0 ? 0 : left < W ? left : W;
+        T* to = values + column / PANEL * PANEL * TILE + column % PANEL * GROUP<T>;
+        for (std::int64_t t = span.from / GROUP<T> * GROUP<T>; t < span.to; t += GROUP<T>) {
+            const vu units = value_units(tokens + t, column, n);
+            std::memcpy(to + t * PANEL, &units, sizeof units);
+            if (CHECKED) carries |= (units & EXPONENTS<T>) + EXPONENT_ONES<T>;
+        }
     }
+    std::uint32_t lane[W], any = 0;
+    std::memcpy(lane, &carries, sizeof lane);
+    for (const std::uint32_t bits : lane) any |= bits;
+    return (any & (EXPONENTS<T> + EXPONENT_ONES<T>)) == 0;
 }
 
 /// The softmaxes of the rows and heads of an item.
@@ -145,156 +174,169 @@ struct Softmaxes {
     Part part(std::int64_t i, std::int64_t columns) { return {top[i], total[i], sums + i * columns}; }
 };
 
-/// What an item works in: its queries, a tile of keys and values, the scores, which become weights, and the softmaxes over the
+/// What an item works in: its queries, a tile of keys and values, some rows' scores and weights, and the softmaxes over the
 /// split that is being read (their sums of weights still in lanes) and over those before.
 template <typename T>
 struct Workspace {
     alignas(64) T queries[HEAD_SUMS];
     alignas(64) T keys[MAX_HEAD_DIM * TILE];
-    alignas(64) float values[MAX_HEAD_DIM * TILE];
-    alignas(64) float scores[HEAD_ROWS * TILE];
+    alignas(64) T values[MAX_HEAD_DIM * TILE];
+    alignas(64) float scores[BLOCK_ROWS * TILE];
+    alignas(64) T weights[BLOCK_ROWS * TILE];
     alignas(64) float lane_totals[HEAD_ROWS * W];
     Softmaxes now, before;
 };
 
-/// yes in the lanes of `span`, no in the others.
-inline vf within(Span span, vf yes, vf no) {
-    vi lane;
-    for (int i = 0; i < W; ++i) lane[i] = i;
-    return select((lane >= static_cast<std::int32_t>(span.from)) & (lane < static_cast<std::int32_t>(span.to)), yes, no);
-}
-
-/// Scales and caps the scores [TILE] of one row and head, those beyond `span` become -inf, up to whole vectors around it.
-/// Returns the largest.
-inline float rate(float* scores, Span span, float scale, float soft_cap) {
-    vf high = splat(-INFINITY);
-    for (std::int64_t t = span.from / W * W; t < span.to; t += W) {
-        vf score = load(scores + t) * scale;
-        if (soft_cap != 0.0f) score = tanh(score / soft_cap) * soft_cap;
-        if (t < span.from || t + W > span.to) score = within({span.from - t, span.to - t}, score, splat(-INFINITY));
-        store(scores + t, score);
-        high = max(high, score);
-    }
-    return largest(high);
-}
-
-/// One row and head's softmax goes on by the scores [TILE] of a tile, which become weights: 0 beyond `span`, up to whole
-/// vectors around it.
-inline void soften(float* scores, Span span, float scale, float soft_cap, const Part& part, float* lane_totals,
-                   std::int64_t columns) {
-    const float highest = rate(scores, span, scale, soft_cap), top = highest > part.top ? highest : part.top;
-    const float base = base_of(top);
-    vf total = load(lane_totals);
-    if (top != part.top) {  // else the factor is 1
-        const vf fade = exp(splat(part.top - base));
-        total *= fade;
-        for (std::int64_t c = 0; c < columns; c += W) store(part.sums + c, load(part.sums + c) * fade);
-        part.top = top;
-    }
-    for (std::int64_t t = span.from / W * W; t < span.to; t += W) {
-        const vf weight = exp(load(scores + t) - base);
-        store(scores + t, weight);
-        total += weight;
-    }
-    store(lane_totals, total);
-}
-
-/// Adds weights [ROWS][TILE] x values of the tokens in `span` to COLUMNS of the sums of ROWS rows and heads, `columns` apart.
-template <int ROWS, typename T>
-void add_columns(const float* weights, const T* const (&values)[TILE], Span span, std::int64_t column, float* sums,
-                 std::int64_t columns) {
-    vf held[ROWS][TILE_VECTORS];
-    for (int r = 0; r < ROWS; ++r)
-        for (int v = 0; v < TILE_VECTORS; ++v) held[r][v] = load(sums + r * columns + v * W);
-    for (std::int64_t t = span.from; t < span.to; ++t) {
-        vf value[TILE_VECTORS];
-        for (int v = 0; v < TILE_VECTORS; ++v) value[v] = load(values[t] + column + v * W);
-        for (int r = 0; r < ROWS; ++r) {
-            const vf weight = splat(weights[r * TILE + t]);
-            for (int v = 0; v < TILE_VECTORS; ++v) held[r][v] = fma(weight, value[v], held[r][v]);
-        }
-    }
-    for (int r = 0; r < ROWS; ++r)
-        for (int v = 0; v < TILE_VECTORS; ++v) store(sums + r * columns + v * W, held[r][v]);
-}
-
-/// The same for all columns of `rows` <= ROWS.
-template <int ROWS, typename T>
-void add_span(const float* weights, const T* const (&values)[TILE], Span span, std::int64_t rows, float* sums,
-              std::int64_t columns) {
-    if constexpr (ROWS > 1) {
-        if (rows < ROWS) return add_span<ROWS - 1>(weights, values, span, rows, sums, columns);
-    }
-    if (span.empty()) return;
-    for (std::int64_t c = 0; c < columns; c += COLUMNS) add_columns<ROWS>(weights, values, span, c, sums + c, columns);
-}
-
-/// The same for all of n rows and heads, of which number i sees the tokens span_of(i).
-template <typename T, typename F>
-void add_values(const float* weights, const T* const (&values)[TILE], std::int64_t n, float* sums, std::int64_t columns,
-                F span_of) {
-    for (std::int64_t i = 0; i < n; i += TILE_ROWS) {
-        const std::int64_t rows = n - i < TILE_ROWS ? n - i : TILE_ROWS;
-        const auto add = [&](std::int64_t row, std::int64_t count, std::int64_t from, std::int64_t to) {
-            add_span<TILE_ROWS>(weights + row * TILE, values, {from, to}, count, sums + row * columns, columns);
-        };
-        // tokens that all of these rows see are added to all at once, those before and after them row by row
-        Span common = {span_of(i + rows - 1).from, span_of(i).to};
-        if (common.empty()) common = {TILE, TILE};
-        for (std::int64_t r = i; r < i + rows; ++r) {
-            const Span span = span_of(r);
-            add(r, 1, span.from, span.to < common.from ? span.to : common.from);
-        }
-        add(i, rows, common.from, common.to);
-        for (std::int64_t r = i; r < i + rows; ++r) add(r, 1, common.to, span_of(r).to);
-    }
-}
-
-/// Where the keys and values of the tokens in `span` (from `start` on) begin; keys of others are 0.
+/// Where the keys and values of a tile's tokens begin.
 template <typename T>
-void find_tokens(const Attention<T>& a, const Item& item, std::int64_t start, Span span, const T* (&keys)[TILE],
-                 const T* (&values)[TILE]) {
+struct Tokens {
+    const T *keys[TILE], *values[TILE];
+};
+
+/// TILE tokens from `start` on; those beyond `seen` are zeros.
+template <typename T>
+Tokens<T> find_tokens(const Attention<T>& a, const Item& item, std::int64_t start, Span seen) {
     static constexpr T zeros[MAX_HEAD_DIM] = {};
     const std::int32_t* table = a.tables + item.job.sequence * a.table_width;
-    for (const T*& key : keys) key = zeros;
-    for (std::int64_t t = span.from; t < span.to; ++t) {
-        const std::int64_t slot = table[(start + t) / KV_BLOCK] * KV_BLOCK + t % KV_BLOCK;
-        const std::int64_t place = (slot * a.shape.kv_heads + item.kv_head) * a.shape.dim;
-        keys[t] = a.k + place;
-        values[t] = a.v + place;
+    const std::int64_t step = a.shape.kv_heads * a.shape.dim;
+    Tokens<T> tokens;
+    for (std::int64_t block = 0; block < TILE; block += KV_BLOCK) {
+        const bool any = block < seen.to && seen.from < block + KV_BLOCK;
+        const std::int64_t slot = any ? table[(start + block) / KV_BLOCK] * KV_BLOCK : 0;
+        const std::int64_t place = slot * step + item.kv_head * a.shape.dim;
+        for (std::int64_t t = block; t < block + KV_BLOCK; ++t) {
+            const bool in = seen.from <= t && t < seen.to;
+            tokens.keys[t] = in ? a.k + place + (t - block) * step : zeros;
+            tokens.values[t] = in ? a.v + place + (t - block) * step : zeros;
+        }
     }
+    return tokens;
 }
 
 /// Where a tile's scores go: [rows][TILE].
 struct Scores {
     float* to;
+    float scale;
 
     void expect(std::int64_t) const {}
-    void put(std::int64_t r, std::int64_t c, vf sum) const { store(to + r * TILE + c, sum); }
+    void put(std::int64_t r, std::int64_t c, vf sum) const { store(to + r * TILE + c, sum * scale); }
 };
+
+/// Where a tile's sums of values go: to those of the tiles before, [rows][columns], of which `fades` are left.
+struct Faded {
+    float* to;
+    std::int64_t columns;
+    const float* fades;
+
+    void expect(std::int64_t) const {}
+    void put(std::int64_t r, std::int64_t c, vf sum) const {
+        float* place = to + r * columns + c;
+        store(place, fma(load(place), splat(fades[r]), sum));
+    }
+};
+
+/// Caps the scores [TILE] of one row and head, whose cap is `soft_cap`.
+inline void cap(float* scores, float soft_cap) {
+    for (std::int64_t t = 0; t < TILE; t += W) store(scores + t, tanh(load(scores + t)) * soft_cap);
+}
+
+/// Scores [TILE] of tokens beyond `span` become -inf.
+inline void hide(float* scores, Span span) {
+    vi lane;
+    for (int i = 0; i < W; ++i) lane[i] = i;
+    const std::int32_t from = span.from, to = span.to;
+    for (std::int32_t t = 0; t < TILE; t += W)
+        store(scores + t, select((lane + t >= from) & (lane + t < to), load(scores + t), splat(-INFINITY)));
+}
+
+inline float highest_of(const float* scores) {
+    vf high = load(scores);
+    for (std::int64_t t = W; t < TILE; t += W) high = max(high, load(scores + t));
+    return largest(high);
+}
+
+/// Turns the scores [TILE] of one row and head into weights, rounded. Returns their sums, before that, in lanes.
+template <typename T>
+vf weigh(const float* scores, float base, T* weights) {
+    vf total = {};
+    for (std::int64_t t = 0; t < TILE; t += W) {
+        const vf weight = exp2(load(scores + t) - base);
+        store(weights + t, weight);
+        total += weight;
+    }
+    return total;
+}
+
+/// The softmaxes of `count` rows and heads from `first` on go on by the scores of a tile, which become weights. fades [count]:
+/// what is left of the sums before.
+template <typename T>
+void soften(Workspace<T>& w, std::int64_t first, std::int64_t count, float* fades) {
+    float bases[BLOCK_ROWS];
+    for (std::int64_t r = 0; r < count; ++r) {
+        float& top = w.now.top[first + r];
+        const float before = top, highest = highest_of(w.scores + r * TILE);
+        top = highest > before ? highest : before;
+        bases[r] = base_of(top);
+        fades[r] = before - bases[r];
+    }
+    for (std::int64_t r = 0; r < count; r += W) store(fades + r, exp2(load(fades + r)));
+    for (std::int64_t r = 0; r < count; ++r) {
+        float* totals = w.lane_totals + (first + r) * W;
+        const vf more = weigh(w.scores + r * TILE, bases[r], w.weights + r * TILE);
+        store(totals, fma(load(totals), splat(fades[r]), more));
+    }
+}
+
+/// Takes in a tile, whose keys and values are packed, for `count` rows and heads from `first` on. Each sees some of it.
+template <typename T>
+void add_block(const Attention<T>& a, const Item& item, std::int64_t start, std::int64_t first, std::int64_t count,
+               Workspace<T>& w) {
+    const std::int64_t size = padded<T>(a.shape.dim), columns = a.shape.columns();
+    const bool capped = a.soft_cap != 0.0f;
+    panel_sums(w.queries + first * size, size, w.keys, count, a.shape.dim, Ahead{},
+               Scores{w.scores, capped ? a.scale / a.soft_cap : a.scale * LOG2E});
+    if (capped)
+        for (std::int64_t r = 0; r < count; ++r) cap(w.scores + r * TILE, a.soft_cap * LOG2E);
+    const auto span_of = [&](std::int64_t r) { return a.shape.seen_by(item.position(first + r), start, TILE); };
+    // tokens that none of these rows sees are left out below: their weights are 0
+    const Span seen{span_of(0).from, span_of(count - 1).to}, common{span_of(count - 1).from, span_of(0).to};
+    if (!(common == Span{0, TILE}))
+        for (std::int64_t r = 0; r < count; ++r) hide(w.scores + r * TILE, span_of(r));
+    float fades[(BLOCK_ROWS + W - 1) / W * W] = {};
+    soften(w, first, count, fades);
+    const std::int64_t from = seen.from / GROUP<T> * GROUP<T>;
+    for (std::int64_t c = 0; c < columns; c += PANEL)
+        panel_sums(w.weights + from, TILE, w.values + c * TILE + from * PANEL, count, seen.to - from, Ahead{},
+                   Faded{w.now.sums + first * columns + c, columns, fades});
+}
+
+/// The same for rows and heads [from, to).
+template <typename T>
+void add_blocks(const Attention<T>& a, const Item& item, std::int64_t start, std::int64_t from, std::int64_t to,
+                Workspace<T>& w) {
+    for (std::int64_t i = from; i < to; i += BLOCK_ROWS)
+        add_block(a, item, start, i, to - i < BLOCK_ROWS ? to - i : BLOCK_ROWS, w);
+}
 
 /// One tile of tokens from `start` on, for the rows that see any of it.
 template <typename T>
 void add_tile(const Attention<T>& a, const Item& item, std::int64_t start, Workspace<T>& w) {
     const AttentionShape& shape = a.shape;
-    const std::int64_t n = item.head_rows(), first = item.job.position, columns = shape.columns();
-    const Span any = shape.seen(first, first + item.job.rows - 1, start, TILE);
-    if (any.empty()) return;
-    const T *keys[TILE], *values[TILE];
-    find_tokens(a, item, start, any, keys, values);
-    load_keys(keys, shape.dim, w.keys);
-    panel_sums(w.queries, padded<T>(shape.dim), w.keys, n, shape.dim, Ahead{}, Scores{w.scores});
-    const auto span_of = [&](std::int64_t i) { return shape.seen(item.position(i), item.position(i), start, TILE); };
-    for (std::int64_t i = 0; i < n; ++i)
-        if (const Span span = span_of(i); !span.empty())
-            soften(w.scores + i * TILE, span, a.scale, a.soft_cap, w.now.part(i, columns), w.lane_totals + i * W, columns);
-    if (n <= TILE_ROWS && columns == shape.dim) {  // each value is read but once
-        add_values(w.scores, values, n, w.now.sums, columns, span_of);
-        return;
+    const std::int64_t first = item.job.position, last = first + item.job.rows - 1;
+    const Span seen = shape.seen(first, last, start, TILE), rows = shape.seeing(first, item.job.rows, start);
+    if (seen.empty()) return;
+    const Tokens<T> tokens = find_tokens(a, item, start, seen);
+    load_keys(tokens.keys, shape.dim, w.keys);
+    const bool alike = shape.seen_by(first, start, TILE) == shape.seen_by(last, start, TILE);
+    if (alike ? load_values<false>(tokens.values, seen, shape, w.values)
+              : load_values<true>(tokens.values, seen, shape, w.values))
+        return add_blocks(a, item, start, rows.from * item.heads, rows.to * item.heads, w);
+    // 0 times a value that is not finite is NaN: each row gets the tile without what it does not see
+    for (std::int64_t row = rows.from; row < rows.to; ++row) {
+        const Span mine = shape.seen_by(first + row, start, TILE);
+        load_values<false>(find_tokens(a, item, start, mine).values, mine, shape, w.values);
+        add_blocks(a, item, start, row * item.heads, (row + 1) * item.heads, w);
     }
-    const float* widened[TILE];
-    load_values(values, any, shape, w.values, widened);
-    add_values(w.scores, widened, n, w.now.sums, columns, span_of);
 }
 
 /// One split: leaves its softmax in w.now, for the rows that see any of it.

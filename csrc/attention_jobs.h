@@ -10,10 +10,14 @@
 
 namespace milepost {
 
-inline constexpr std::int64_t TILE = PANEL, SPLIT = 512, KV_BLOCK = 16, MAX_HEAD_DIM = 512, COLUMNS = TILE_VECTORS * W;
+inline constexpr std::int64_t TILE = PANEL, SPLIT = 512, KV_BLOCK = 16, MAX_HEAD_DIM = 512;
 
-/// A job's rows x heads of the queries: at most HEAD_ROWS, with at most HEAD_SUMS sums of values.
-inline constexpr std::int64_t HEAD_ROWS = ROW_BLOCK, HEAD_SUMS = 16384;
+/// A job's rows x heads of the queries: at most HEAD_ROWS, with at most HEAD_SUMS sums of values. The more, the more share the
+/// packing of keys and values; their sums should fit into a core's caches.
+inline constexpr std::int64_t HEAD_ROWS = 256, HEAD_SUMS = 32768;
+
+/// Of these, at most so many go through a tile at once: their scores should fit into the innermost cache.
+inline constexpr std::int64_t BLOCK_ROWS = 24;
 
 /// Jobs of at most this many rows leave each split to a job of its own.
 inline constexpr std::int64_t FEW_ROWS = 16;
@@ -23,14 +27,14 @@ struct Span {
     std::int64_t from, to;
 
     bool empty() const { return from >= to; }
-    bool has(std::int64_t token) const { return from <= token && token < to; }
+    bool operator==(const Span& other) const { return from == other.from && to == other.to; }
 };
 
 struct AttentionShape {
     std::int64_t heads, kv_heads, dim, window;
 
-    /// Values of a head's sums, in whole tiles.
-    std::int64_t columns() const { return (dim + COLUMNS - 1) / COLUMNS * COLUMNS; }
+    /// Values of a head's sums, in whole panels.
+    std::int64_t columns() const { return (dim + PANEL - 1) / PANEL * PANEL; }
     std::int64_t group() const { return heads / kv_heads; }
     std::int64_t head_rows() const {
         const std::int64_t fit = HEAD_SUMS / columns();
@@ -46,8 +50,16 @@ struct AttentionShape {
         const std::int64_t from = first_seen(first) - start, to = last + 1 - start;
         return {from < 0 ? 0 : from, to < count ? to : count};
     }
+    /// Which of the rows at positions [first, first + count) see any of TILE tokens from `start` on, counted from `first`.
+    Span seeing(std::int64_t first, std::int64_t count, std::int64_t start) const {
+        const std::int64_t from = start - first, to = from + TILE + window - 1;
+        return {from < 0 ? 0 : from, to < count ? to : count};
+    }
+    Span seen_by(std::int64_t position, std::int64_t start, std::int64_t count) const {
+        return seen(position, position, start, count);
+    }
     bool sees_split(std::int64_t position, std::int64_t split) const {
-        return !seen(position, position, split * SPLIT, SPLIT).empty();
+        return !seen_by(position, split * SPLIT, SPLIT).empty();
     }
 };
 

@@ -84,10 +84,10 @@ struct Ahead {
 template <int ROWS, typename T, typename F>
 void tile(const T* x, std::int64_t stride, const T* w, std::int64_t groups, float* sums, bool first, bool last, Ahead& ahead,
           F put) {
-    vf held[ROWS][TILE_VECTORS] = {};
-    if (!first)
-        for (int r = 0; r < ROWS; ++r)
-            for (int v = 0; v < TILE_VECTORS; ++v) held[r][v] = load(sums + r * PANEL + v * W);
+    vf held[ROWS][TILE_VECTORS];
+#pragma GCC unroll 8  // every index a constant: else the sums would go through memory before and after the arithmetic
+    for (int r = 0; r < ROWS; ++r)
+        for (int v = 0; v < TILE_VECTORS; ++v) held[r][v] = first ? vf{} : load(sums + r * PANEL + v * W);
     std::int64_t g = 0;
     for (; g + 4 <= groups; g += 4) {
         ahead.ask();
@@ -95,6 +95,7 @@ void tile(const T* x, std::int64_t stride, const T* w, std::int64_t groups, floa
         for (int i = 0; i < 4; ++i) step<ROWS>(held, x + (g + i) * GROUP<T>, stride, w + (g + i) * PANEL * GROUP<T>);
     }
     for (; g < groups; ++g) step<ROWS>(held, x + g * GROUP<T>, stride, w + g * PANEL * GROUP<T>);
+#pragma GCC unroll 8
     for (int r = 0; r < ROWS; ++r)
         for (int v = 0; v < TILE_VECTORS; ++v)
             if (last)

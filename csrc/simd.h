@@ -203,11 +203,22 @@ inline float sum(vf v) {
 }
 
 inline float largest(vf v) {
+#if defined(MILEPOST_AVX512BF16) || defined(MILEPOST_AVX512) || defined(MILEPOST_AVX2)
+#if defined(MILEPOST_AVX2)
+    const __m256 half = (__m256)v;
+#else
+    const __m256 half = _mm256_max_ps(_mm512_castps512_ps256((__m512)v), _mm512_maskz_extractf32x8_ps(0xff, (__m512)v, 1));
+#endif
+    __m128 top = _mm_max_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
+    top = _mm_max_ps(top, _mm_movehl_ps(top, top));
+    return _mm_cvtss_f32(_mm_max_ss(top, _mm_movehdup_ps(top)));
+#else
     float lane[W];
     store(lane, v);
     float top = lane[0];
     for (int j = 1; j < W; ++j) top = lane[j] > top ? lane[j] : top;
     return top;
+#endif
 }
 
 /// p * 2^n for the polynomial below: n = shifted - 1.5 * 2^23, an integer.
@@ -237,6 +248,21 @@ inline vf exp(vf x) {
     p = fma(p, r, splat(1.0f / 6));
     p = fma(p, r, splat(0.5f));
     p = fma(p, r, splat(1.0f));
+    p = fma(p, r, splat(1.0f));
+    return scaled(p, shifted);
+}
+
+/// 2^x for x <= 0, within 3 units in the last place, 1 at 0; below 2^-126 it may be 0, and at -infinity it is. NaN stays NaN.
+/// Coefficients as in functions.h, with a first one of 1.
+inline vf exp2(vf x) {
+    const vf near = max(splat(-160.0f), x);  // NaN passes
+    const vf shifted = near + 12582912.0f;  // as above
+    const vf r = near - (shifted - 12582912.0f);
+    vf p = splat(0.00132647273f);
+    p = fma(p, r, splat(0.00967151299f));
+    p = fma(p, r, splat(0.0555073358f));
+    p = fma(p, r, splat(0.240222424f));
+    p = fma(p, r, splat(0.693147004f));
     p = fma(p, r, splat(1.0f));
     return scaled(p, shifted);
 }
