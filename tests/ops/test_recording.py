@@ -186,6 +186,15 @@ def test_results_that_no_arena_holds_are_not_kept() -> None:
     assert held <= {x.untyped_storage().data_ptr(), arena.like(x).untyped_storage().data_ptr()}
 
 
+def test_a_recording_keeps_all_memory_that_it_names() -> None:
+    """Of some of it the kernels' calls know the address only; the arena may be gone."""
+    x, weight, arena = torch.ones(CHUNK_BYTES // 4, 1), drawn(1, SIZE), Arena()
+    recording = recorded(lambda ops, x, weight: ops.softplus(ops.sigmoid(ops.silu(x))), x, weight, arena)
+    chunks = {chunk.data_ptr() for chunk in arena._chunks}
+    assert len(chunks) == 3
+    assert chunks <= {tensor.untyped_storage().data_ptr() for tensor in recording.kept}
+
+
 def test_calls_of_other_threads_are_not_noted() -> None:
     x, weight, ops = drawn(0, ROWS, SIZE), drawn(1, SIZE), ops_of(torch.float32)
     others: list[torch.Tensor] = []
