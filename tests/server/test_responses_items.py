@@ -11,7 +11,7 @@ from test_responses_stored import client_of
 
 from milepost.errors import RequestError
 from milepost.server.parsers.events import CallEnd, CallStart, Content
-from milepost.server.responses_items import messages_of, read_items
+from milepost.server.responses_items import add, messages_of, read_items
 from milepost.server.responses_output import Output
 
 
@@ -76,6 +76,21 @@ def test_what_an_assistant_did_in_a_row_is_one_message() -> None:
         {"role": "tool", "tool_call_id": "c_x", "content": [{"type": "text", "text": "out"}]},
         {"role": "assistant", "content": [{"type": "text", "text": "three"}]},
     ]
+
+
+def test_lists_of_a_message_grow_in_place() -> None:
+    """A body has room for a million items in a row: copied for each, their lists would take days."""
+    thought = {"type": "reasoning", "content": [{"type": "reasoning_text", "text": "r"}]}
+    call = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}
+    items = read([thought, {"role": "assistant", "content": "a"}, call] * 2)
+    message: dict[str, Any] = {"role": "assistant", "content": None}
+    for item in items[:3]:
+        add(message, item)
+    fields = ("content", "tool_calls", "reasoning_content")
+    lists = [message[name] for name in fields]
+    for item in items[3:]:
+        add(message, item)
+    assert all(message[name] is grown and len(grown) == 2 for name, grown in zip(fields, lists, strict=True))
 
 
 def test_instructions_and_first_messages_are_one() -> None:

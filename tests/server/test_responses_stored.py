@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -14,6 +15,7 @@ from fake_engine import FakeEngine, serving, state_of, wait_until
 from test_responses import CALL, SCRIPT, TEMPLATE, TOOLS, talking
 from test_stream import send
 
+from milepost.server import responses_store
 from milepost.server.responses_store import EXTRA_BYTES, ResponseStore, Turn, history, new_turn
 
 RESPONSES = "/v1/responses"
@@ -126,6 +128,14 @@ def test_another_key_finds_nothing(one: openai.OpenAI, url: str) -> None:
     shared = state_of(FakeEngine(), api_keys=("one", "two"), cache_scope="global")
     with serving(shared) as url, client_of(url, "one") as mine, client_of(url, "two") as other:
         assert_unknown(other, mine.responses.create(model="", input="q").id)
+
+
+def test_an_item_can_be_named_once(one: openai.OpenAI) -> None:
+    said = one.responses.create(model="", input="q").output[0]
+    named: Any = [{"type": "item_reference", "id": said.id}, {"role": "user", "content": "and?"}]
+    one.responses.create(model="", input=named)
+    with pytest.raises(openai.BadRequestError, match="Duplicate item found with id"):
+        one.responses.create(model="", input=[*named, named[0]])
 
 
 def text_of(item: Any) -> str:
@@ -254,8 +264,8 @@ def test_the_least_recently_used_go_first() -> None:
     assert store.get("a") is not None
     store.add(turn("c"))
     assert [name for name in "abc" if store.get(name)] == ["a", "c"]
-    assert store.output_item("msg_b") is None
-    assert store.output_item("msg_a") == {"id": "msg_a", "type": "message", "text": ""}
+    assert store.output_items()("msg_b") is None
+    assert store.output_items()("msg_a") == {"id": "msg_a", "type": "message", "text": ""}
 
 
 def test_bytes_are_bounded() -> None:
@@ -281,10 +291,26 @@ def test_a_conversation_is_held_by_its_last_response() -> None:
         f"{kind}_{i}" for i in range(5) for kind in ("in", "msg")
     ]
     assert store.num_bytes == 5 * parent.num_bytes  # type: ignore[union-attr]
-    assert store.output_item("msg_0") is not None
+    assert store.output_items()("msg_0") is not None
     assert store.remove("4")
-    assert (store.num_bytes, store.output_item("msg_0")) == (0, None)
+    assert (store.num_bytes, store.output_items()("msg_0")) == (0, None)
     store.add(turn("5", parent))
     assert store.num_bytes == 6 * parent.num_bytes, "one that had gone is held again"  # type: ignore[union-attr]
     assert [store.remove("5") for _ in range(2)] == [True, False]
     assert store.num_bytes == 0
+
+
+def test_a_response_is_read_once_for_all_its_items(monkeypatch: pytest.MonkeyPatch) -> None:
+    items = [{"id": f"msg_{i}"} for i in range(9)]
+    store, num_read = ResponseStore(), 0
+    store.add(new_turn({"id": "resp", "output": items}, [], None))
+
+    def counted(value: bytes) -> Any:
+        nonlocal num_read
+        num_read += 1
+        return json.loads(value)
+
+    monkeypatch.setattr(responses_store, "from_json", counted)
+    find = store.output_items()
+    assert [find(item["id"]) for item in items] == items
+    assert (find("msg_9"), num_read) == (None, 1)

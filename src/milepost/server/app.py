@@ -16,6 +16,7 @@ from milepost.server import (
     openai_embeddings,
     openai_models,
     openai_render,
+    openapi,
     page,
     prefixes,
     recent,
@@ -50,6 +51,7 @@ def create_app(state: ServerState) -> FastAPI:
         cache,
         prefixes,
         recent,
+        openapi,
         page,
     ):
         app.include_router(module.router)

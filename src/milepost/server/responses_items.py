@@ -39,7 +39,8 @@ def read_items(sent: Any, stored: Stored) -> list[ResponseItem]:
         sent = [{"role": "user", "content": sent}]
     if not isinstance(sent, list):
         raise bad("input", "must be text or a list of items")
-    return [_read(item, f"input.{i}", stored) for i, item in enumerate(sent)]
+    once = _once(stored)
+    return [_read(item, f"input.{i}", once) for i, item in enumerate(sent)]
 
 
 def messages_of(items: Iterable[ResponseItem]) -> list[OpenAIMessage]:
@@ -57,7 +58,10 @@ def messages_of(items: Iterable[ResponseItem]) -> list[OpenAIMessage]:
                 names[item["call_id"]] = item["name"]
             if not messages or messages[-1]["role"] != "assistant":
                 messages.append({"role": "assistant", "content": None})
-            _add(messages[-1], item)
+            add(messages[-1], item)
+    for message in messages:
+        if "reasoning_content" in message:
+            message["reasoning_content"] = "\n".join(message["reasoning_content"])
     return messages
 
 
@@ -68,16 +72,18 @@ def reasoning_text(item: ResponseItem) -> str:
     return told or (sealed.removeprefix(SEALED) if sealed.startswith(SEALED) else "")
 
 
-def _add(message: OpenAIMessage, item: ResponseItem) -> None:
+def add(message: OpenAIMessage, item: ResponseItem) -> None:
+    """What an assistant did next, to its message, whose lists grow in place: a body has room for a million items in a
+    row. The texts of reasoning are still to be joined."""
     if item["type"] == "message":
-        message["content"] = [*(message["content"] or ()), *_text_parts(item["content"])]
+        message["content"] = message["content"] or []
+        message["content"] += _text_parts(item["content"])
     elif item["type"] == "function_call":
         function = {"name": item["name"], "arguments": item["arguments"]}
         call = {"id": item["call_id"], "type": "function", "function": function}
-        message["tool_calls"] = [*message.get("tool_calls", ()), call]
+        message.setdefault("tool_calls", []).append(call)
     else:
-        before = [message["reasoning_content"]] if "reasoning_content" in message else []
-        message["reasoning_content"] = "\n".join([*before, reasoning_text(item)])
+        message.setdefault("reasoning_content", []).append(reasoning_text(item))
 
 
 def _tool_message(item: ResponseItem, names: dict[str, str]) -> OpenAIMessage:
@@ -116,6 +122,19 @@ def _referred(item_id: str, stored: Stored) -> ResponseItem:
             f"Item with id '{item_id[:64]}' not found.", "send the item itself", status=404, param="input"
         )
     return found
+
+
+def _once(stored: Stored) -> Stored:
+    """Each item may be named once, as in OpenAI's API: a few bytes a name would else become any number of long ones."""
+    named: set[str] = set()
+
+    def find(item_id: str) -> ResponseItem | None:
+        if item_id in named:
+            raise bad("input", f"Duplicate item found with id {item_id[:64]}", "name each item once")
+        named.add(item_id)
+        return stored(item_id)
+
+    return find
 
 
 def _message(item: ResponseItem, where: str) -> ResponseItem:

@@ -67,7 +67,7 @@ def read_request(asked: InputTokensRequest, store: ResponseStore) -> ReadRespons
         parent = store.get(asked.previous_response_id)
         if parent is None:
             raise not_found(asked.previous_response_id, "previous_response_id")
-    items = read_items(asked.input, store.output_item)
+    items = read_items(asked.input, store.output_items())
     messages = _with_instructions(asked.instructions, messages_of([*history(parent), *items]))
     if not messages:
         raise bad("input", "is empty", "send text, or at least one item")

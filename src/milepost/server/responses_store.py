@@ -7,7 +7,7 @@ the conversation. What is kept is JSON, whose bytes are what it takes.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
@@ -96,9 +96,19 @@ class ResponseStore:
             self._release(turn)
         return turn is not None
 
-    def output_item(self, item_id: str) -> ResponseItem | None:
-        turn = self._by_output.get(item_id)
-        return None if turn is None else next(item for item in turn.output if item["id"] == item_id)
+    def output_items(self) -> Callable[[str], ResponseItem | None]:
+        """Finds items by their ids, for one request: each response is read from its JSON once."""
+        read: dict[str, dict[str, ResponseItem]] = {}
+
+        def find(item_id: str) -> ResponseItem | None:
+            turn = self._by_output.get(item_id)
+            if turn is None:
+                return None
+            if turn.id not in read:
+                read[turn.id] = {item["id"]: item for item in turn.output}
+            return read[turn.id][item_id]
+
+        return find
 
     def _hold(self, turn: Turn | None) -> None:
         while turn is not None:
