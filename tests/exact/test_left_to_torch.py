@@ -51,6 +51,7 @@ MOVES = frozenset(
         "lift_fresh",
         "ones",
         "pad",
+        "repeat_interleave",
         "reshape",
         "select",
         "slice",
