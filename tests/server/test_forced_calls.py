@@ -90,6 +90,17 @@ def test_by_its_name(client: openai.OpenAI, seed: int):
     assert call.function.name == "door"
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_no_arguments_beyond_those_that_are_named(client: openai.OpenAI, seed: int):
+    """Where the schema leaves it open: a model that likes to go on would find no end."""
+    parameters = {"type": "object", "properties": {"on": {"type": "boolean"}}, "required": ["on"]}
+    tools = [{"type": "function", "function": {"name": "lamp", "parameters": parameters}}]
+    choice = {"type": "function", "function": {"name": "lamp"}}
+    ask = {"model": "", "messages": ASK, "tools": tools, "tool_choice": choice, "seed": seed}
+    (call,) = client.chat.completions.create(**ask).choices[0].message.tool_calls
+    assert json.loads(call.function.arguments).keys() == {"on"}
+
+
 def test_several_at_once(client: openai.OpenAI):
     """A random model ends at once or goes on: all that it calls before it is cut off is a call."""
     for seed in range(4):

@@ -250,7 +250,7 @@ REFUSED = [
     ({"messages": [{"content": "x"}]}, "messages"),
     ({"messages": [{"role": "asistant", "content": "x"}]}, "messages"),
     ({"messages": [{"role": "user", "content": None}]}, "messages"),
-    ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]}, "messages"),
+    ({"messages": [{"role": "user", "content": [{"type": "input_audio", "input_audio": {"data": "x"}}]}]}, "messages"),
     ({"messages": [{"role": "user", "content": "break the template"}]}, "messages"),
     ({"top_logprobs": 2}, "top_logprobs"),
     ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),

@@ -374,7 +374,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"input": [{"type": ["x"]}]}, "input"),
     ({"input": [{"role": ["x"], "content": "q"}]}, "input"),
     ({"input": [{"role": "user", "content": 5}]}, "input"),
-    ({"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "data:"}]}]}, "input"),
+    ({"input": [{"role": "user", "content": [{"type": "input_file", "file_data": "data:"}]}]}, "input"),
     ({"input": [{"type": "function_call", "name": "f"}]}, "input"),
     ({"input": [{"type": "function_call_output", "call_id": "c", "output": 5}]}, "input"),
     ({"input": [{"type": "reasoning", "summary": [5]}]}, "input"),

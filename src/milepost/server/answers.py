@@ -32,8 +32,8 @@ class AnswerForm:
 
     `tools`: what may be called, by name, none where calls are not looked for; `forced`: whether one must be;
     `instead`: whether calls stand in place of an answer in a format; `one_call`: whether those after the first are left
-    out; `opened`: whether the prompt ends inside of reasoning;
-    `shows_reasoning`: whether the client is told it.
+    out; `opened`: whether the prompt ends inside of reasoning; `shows_reasoning`: whether the client is told it;
+    `closed`: whether a forced call has no arguments beyond those that its schema names.
     """
 
     dialect: Dialect
@@ -43,6 +43,7 @@ class AnswerForm:
     opened: bool
     shows_reasoning: bool = True
     instead: bool = False
+    closed: bool = True
 
     @property
     def calls(self) -> ToolCalls:
@@ -69,6 +70,7 @@ def answer_form(engine: Engine, body: ChatRequest, prompt: Prompt) -> AnswerForm
         opened=dialect.thinking is not None and _ends_thinking(dialect.thinking, body, prompt),
         shows_reasoning=body.include_reasoning is not False,
         instead=instead,
+        closed=not any(_is_loose(tool) for tool in body.tools or ()),
     )
 
 
@@ -83,7 +85,10 @@ def with_grammar(params: SamplingParams, form: AnswerForm) -> SamplingParams:
     that is asked for. This and any other grammar begins where the reasoning ends that the prompt opened."""
     grammar = params.structured_outputs
     if form.forced:
-        grammar = StructuredOutputsParams(tool_calls=form.calls, param="tool_choice")
+        # Open to all names, it would never let a small model that likes to go on come to an end.
+        grammar = StructuredOutputsParams(
+            tool_calls=form.calls, disable_additional_properties=form.closed, param="tool_choice"
+        )
     elif grammar is not None and form.tools:
         grammar = replace(grammar, or_calls=form.calls)
     if grammar is not None and form.opened and form.dialect.thinking:
@@ -98,6 +103,11 @@ def _family(form: AnswerForm) -> Family | None:
     if form.instead:
         family = replace(family, opens=(), starts=(*family.opens, *family.starts))
     return family if form.tools else None
+
+
+def _is_loose(tool: Mapping[str, Any]) -> bool:
+    function = tool.get("function")
+    return isinstance(function, Mapping) and function.get("strict") is False
 
 
 def _ends_thinking(thinking: Thinking, body: ChatRequest, prompt: Prompt) -> bool:

@@ -19,6 +19,7 @@ from milepost.server.body import read_json
 from milepost.server.errors import ApiResponse
 from milepost.server.generation import finals, new_job, run
 from milepost.server.ignored import TOOLS, note
+from milepost.server.images import note_images
 from milepost.server.prompts import read_conversation
 from milepost.server.queue_limit import admit
 from milepost.server.sampling import check_shared, sampling_params
@@ -81,6 +82,7 @@ def _chat(request: Request, body: CountRequest) -> ChatRequest:
     read = read_request(body)
     note(request, REMOVED, read.removed)
     note(request, TOOLS, read.skipped_tools)
+    note_images(request, read.chat.messages)
     return read.chat
 
 

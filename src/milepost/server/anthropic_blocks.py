@@ -28,7 +28,7 @@ def bad(where: str, problem: str, hint: str = "change it") -> RequestError:
 
 
 def text_parts(blocks: Sequence[Block], where: str) -> list[dict[str, Any]]:
-    """Blocks that hold nothing but text. What this model cannot read is refused by its name."""
+    """Blocks that hold nothing but text, and images, of which no more is left. Others are refused by their name."""
     return [_text_part(block, f"{where}.{i}") for i, block in enumerate(blocks)]
 
 
@@ -77,6 +77,8 @@ def _text_part(block: Block, where: str) -> dict[str, Any]:
     kind = block.get("type")
     if kind == "document" and isinstance(source := block.get("source"), dict) and source.get("type") == "text":
         return {"type": "text", "text": string_field(source, "data", f"{where}.source"), **_control(block)}
+    if kind == "image":
+        return {"type": kind, **_control(block)}
     if kind != "text":
         problem = f"this model reads text only, and this is a block of type {str(kind)[:40]!r}"
         raise bad(where, problem, "send what it says as text, or leave it out")

@@ -15,6 +15,7 @@ from milepost.server.chat_answers import ChatChunks, ChatFormat, chat_answer
 from milepost.server.errors import ApiResponse
 from milepost.server.generation import finals, new_job, run
 from milepost.server.ignored import TOOLS, note
+from milepost.server.images import note_images
 from milepost.server.message_text import content_text
 from milepost.server.prompts import Prompt, is_function, read_conversation, with_breakpoints
 from milepost.server.queue_limit import admit
@@ -59,6 +60,7 @@ async def read_chat(request: Request, *, queues: bool = False) -> ReadChat:
     state.served_name(body.model)
     _check(body)
     note(request, TOOLS, (str(tool.get("type") or "function") for tool in body.tools or () if not is_function(tool)))
+    note_images(request, body.messages)
     engine = state.engine
     params = with_tags(_params(body, engine), engine)
     if queues:

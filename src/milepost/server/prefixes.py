@@ -16,6 +16,7 @@ from milepost.errors import ConfigError, MilepostError, RequestError
 from milepost.outputs import PinnedPrefix, PrewarmOutput
 from milepost.server.body import read_json
 from milepost.server.errors import ApiResponse
+from milepost.server.images import note_images
 from milepost.server.prompts import Prompt, read_conversation, read_prompts, with_breakpoints
 from milepost.server.queue_limit import admit
 from milepost.server.sampling import check_fits
@@ -35,6 +36,7 @@ async def prewarm(request: Request) -> Response:
     state = server_state(request)
     body = await read_json(request, PrefixRequest)
     state.served_name(body.model)
+    note_images(request, body.messages or ())
     pin = PinFor(state.owner_of(request), state.num_owners) if body.pin else False
     scope = state.scope_of(request, body.cache_salt or "")
     admit(request)

@@ -10,6 +10,7 @@ from typing import Any, Protocol, TypeVar
 from milepost.engine.places import NOWHERE, Places, kept, read_breakpoints
 from milepost.errors import MilepostError, RequestError
 from milepost.server.dialect import dialect_of
+from milepost.server.images import as_text
 from milepost.server.message_text import with_calls_spelled
 from milepost.server.schemas import Message
 from milepost.server.state import ChatTemplate, Engine, Model, Tokenizer
@@ -176,7 +177,7 @@ def _message(place: int, message: Message) -> dict[str, Any]:
         raise _bad_message(place, f"role must be one of {', '.join(ROLES)}")
     if message.content is None and message.role != "assistant":
         raise _bad_message(place, "content must be text or a list of text parts")
-    return {"role": message.role, "content": message.content, **(message.model_extra or {})}
+    return {"role": message.role, "content": as_text(message.content), **(message.model_extra or {})}
 
 
 def _template_kwargs(asked: TemplateFields) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from milepost.server.body import read_json
 from milepost.server.errors import ApiResponse
 from milepost.server.generation import PromptOutput, new_job, run
 from milepost.server.ignored import TOOLS, note
+from milepost.server.images import note_images
 from milepost.server.prompts import Prompt
 from milepost.server.queue_limit import admit
 from milepost.server.responses_diagnostics import diagnosing
@@ -74,6 +75,7 @@ def _read(request: Request, body: InputTokensRequest, own: KeyResponses) -> Read
         )
     read = read_request(body, own.store)
     note(request, TOOLS, read.skipped_tools)
+    note_images(request, read.chat.messages)
     read_tool_choice(read.chat)
     return read
 
@@ -100,8 +102,9 @@ def _form(
     engine = server_state(request).engine
     if params.max_tokens is not None:
         params = replace(params, max_tokens=min(params.max_tokens, engine.max_model_len - len(prompt.ids)))
-    form = answer_form(engine, chat, prompt)
-    params = _strict(with_grammar(params, form), body)
+    closed = all(tool.get("strict") is not False for tool in body.tools or ())
+    form = replace(answer_form(engine, chat, prompt), closed=closed)
+    params = with_grammar(params, form)
     job = new_job("resp_", request, chat, [prompt], params)
     inputs = input_usage(engine, prompt)
     compared = body.prompt_cache_options.comparison_response_id if body.prompt_cache_options else None
@@ -116,14 +119,6 @@ def _form(
         seals=SEALED in (body.include or ()),
         prewarms=prewarms(body),
     )
-
-
-def _strict(params: SamplingParams, body: ResponsesRequest) -> SamplingParams:
-    """This API's functions are strict unless they say otherwise: a forced call has no arguments beyond theirs."""
-    grammar = params.structured_outputs
-    if grammar is None or grammar.tool_calls is None or any(tool.get("strict") is False for tool in body.tools or ()):
-        return params
-    return replace(params, structured_outputs=replace(grammar, disable_additional_properties=True))
 
 
 async def _answer(

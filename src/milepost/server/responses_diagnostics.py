@@ -73,12 +73,12 @@ def _fingerprint(chat: ChatRequest, num_tokens: int) -> Fingerprint:
 
 
 def _digest_of(messages: Sequence[Message]) -> bytes:
-    """Places for the cache are no part of the prompt."""
+    """Places for the cache are no part of the prompt; nor is what an image shows."""
     return _digest([[message.role, _uncontrolled(message.content), message.model_extra] for message in messages])
 
 
 def _uncontrolled(content: Any) -> Any:
-    return [part["text"] for part in content] if isinstance(content, list) else content
+    return [part.get("text") for part in content] if isinstance(content, list) else content
 
 
 def _digest(value: Any) -> bytes:

@@ -22,6 +22,9 @@ ROLES = ("user", "assistant", "system", "developer")
 MARKS = (CACHE_BREAKPOINT, CACHE_CONTROL)
 """Of parts: places for the cache."""
 
+IMAGE, IMAGE_FIELDS = "input_image", ("image_url", "file_id", "detail", *MARKS)
+"""A part that is told back as it was sent; the model sees that it cannot see it."""
+
 SEALED = "milepost:"
 """Begins `encrypted_content` of ours, which is the reasoning's text and no secret: clients that keep no other field of
 a reasoning item send this one back."""
@@ -94,7 +97,13 @@ def _tool_message(item: ResponseItem, names: dict[str, str]) -> OpenAIMessage:
 
 
 def _text_parts(parts: Sequence[ResponseItem]) -> list[dict[str, Any]]:
-    return [{"type": "text", "text": part[TEXT_PARTS[part["type"]]], **_marks(part)} for part in parts]
+    """An image is left as one: what stands in its place is for all APIs the same."""
+    return [_chat_part(part) | _marks(part) for part in parts]
+
+
+def _chat_part(part: ResponseItem) -> dict[str, Any]:
+    kind = part["type"]
+    return {"type": kind} if kind == IMAGE else {"type": "text", "text": part[TEXT_PARTS[kind]]}
 
 
 def _marks(part: ResponseItem) -> dict[str, Any]:
@@ -186,6 +195,8 @@ def _part(part: Any, kind: str, where: str) -> ResponseItem:
     if not isinstance(part, dict):
         raise bad(where, "must be an object")
     given = part.get("type")
+    if given == IMAGE:
+        return {"type": IMAGE, "detail": "auto"} | {name: part[name] for name in IMAGE_FIELDS if part.get(name)}
     if not isinstance(given, str) or given not in TEXT_PARTS:
         problem = f"this model reads text only, and this is a part of type {str(given)[:40]!r}"
         raise bad(where, problem, "send what it says as text, or leave it out")

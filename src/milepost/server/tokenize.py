@@ -7,6 +7,7 @@ from fastapi import APIRouter, Request, Response
 from milepost.errors import RequestError
 from milepost.server.body import read_json
 from milepost.server.errors import ApiResponse
+from milepost.server.images import note_images
 from milepost.server.prompts import Prompt, needs_tokenizer, read_conversation, read_texts
 from milepost.server.schemas import DetokenizeRequest, TokenizeRequest
 from milepost.server.state import Engine, server_state
@@ -21,6 +22,7 @@ async def tokenize(request: Request) -> Response:
     body = await read_json(request, TokenizeRequest)
     state.served_name(body.model)
     engine = state.engine
+    note_images(request, body.messages or ())
     prompt = await until_hangup(request, _read(engine, body))
     tokenizer = needs_tokenizer(engine, "prompt")
     texts = [tokenizer.token_text(token) for token in prompt.ids] if body.return_token_strs else None
