@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import random
+import traceback
 from collections.abc import Callable, Iterable
 
 from milepost.cache.keys import prefix_id
@@ -177,7 +178,7 @@ class Engine:
 
     def _take(self, state: RequestState, result: PieceResult) -> None:
         state.take_prompt_logprobs(result)
-        state.pooled.take(result.piece, result.pooled)
+        state.take_pooled(result)
         if state.metrics.first_scheduled_time is None:
             state.metrics.first_scheduled_time = result.piece.seq.first_scheduled_time
         if isinstance(result.sampled, Exception):
@@ -212,7 +213,9 @@ class Engine:
         if isinstance(error, RequestFailed | RequestError):
             logger.warning("request %s failed: %s", state.request_id, error.message)
         else:
-            logger.warning("request %s failed", state.request_id, exc_info=error)
+            # without the error's own text, which may quote a user's
+            frames = "".join(traceback.format_tb(error.__traceback__))
+            logger.warning("request %s failed: %s\n%s", state.request_id, type(error).__name__, frames)
             failure = RequestFailed(f"the request failed inside: {type(error).__name__}", "see the server's log")
             failure.__cause__ = error  # for the log and for callers in this process; clients see the line above
             error = failure

@@ -80,7 +80,8 @@ class RequestState:
         ]
         self.metrics = RequestMetrics(arrival_time)
         self.prompt_logprobs: list[TokenLogprobs | None] = [None] * len(prompt.ids) if params.needs_every_row else []
-        self.pooled = Pooled(len(prompt.ids))
+        self._pooled = Pooled(len(prompt.ids))
+        self._embedding: list[float] | None = None
         self.error: Exception | None = None
 
     @property
@@ -96,6 +97,12 @@ class RequestState:
         """Whether it ended as it was meant to."""
         return self.error is None and all(sample.seq.finish_reason in ("stop", "length") for sample in self.samples)
 
+    def take_pooled(self, result: PieceResult) -> None:
+        """Once the last row of the prompt is there, so is the vector."""
+        self._pooled.take(result.piece, result.pooled)
+        if self.params.pooling is not None and result.piece.samples:
+            self._embedding = self._pooled.vector(self.params.pooling)
+
     def take_prompt_logprobs(self, result: PieceResult) -> None:
         """Raises what failed, if it did."""
         if isinstance(result.prompt_logprobs, Exception):
@@ -105,7 +112,7 @@ class RequestState:
 
     def output(self) -> RequestOutput | None:
         """What the caller is owed now in the kind it asked for; None while that is nothing."""
-        kind, finished, pooling = self.params.output_kind, self.finished, self.params.pooling
+        kind, finished = self.params.output_kind, self.finished
         if kind is RequestOutputKind.FINAL_ONLY and not finished:
             return None
         delta = kind is RequestOutputKind.DELTA
@@ -123,7 +130,7 @@ class RequestState:
             prompt_logprobs=self.prompt_logprobs if self.params.needs_every_row else None,
             num_cached_tokens=seqs[0].num_cached_tokens,
             cache=_cache_report(seqs[0]),
-            embedding=self.pooled.vector(pooling) if pooling and finished and self.error is None else None,
+            embedding=self._embedding if finished and self.error is None else None,
             metrics=self.metrics,
             error=self.error,
         )

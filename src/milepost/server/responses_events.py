@@ -127,8 +127,9 @@ class ResponseEvents:
         """Ends once: what comes later changes nothing."""
         if self._final is None:
             list(self._output.close("incomplete"))
-            self._final = self._response(status, error)
-            self._on_end(self._final)
+            response = self._response(status, error)
+            self._on_end(response)  # where that fails, so has the response
+            self._final = response
         return self._final
 
     def _response(self, status: str, error: dict[str, Any] | None) -> dict[str, Any]:

@@ -39,9 +39,9 @@ class KeyResponses:
     def end(self, response: dict[str, Any], items: list[ResponseItem], parent: Turn | None) -> None:
         """It runs no more, and is stored if that is wanted."""
         running = self.running.get(response["id"])
+        self.drop(response["id"])
         if running is not None and running.is_kept:
             self.store.add(new_turn(response, items, parent))
-        self.drop(response["id"])
 
     def drop(self, response_id: str) -> None:
         """It runs no more; nobody was told of it, or it is not to be stored."""
