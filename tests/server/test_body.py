@@ -32,6 +32,19 @@ VALID: list[tuple[str, dict[str, Any]]] = [
     ("/v1/completions", {"prompt": [1, 2, 3], "stream": True, "stop_token_ids": [4], "top_k": 3, "min_p": 0.1}),
     ("/tokenize", {"messages": MESSAGES, "return_token_strs": True}),
     ("/detokenize", {"tokens": [1, 2, 3]}),
+    ("/tokenize", {"prompt": "a", "add_special_tokens": False}),
+    ("/v1/embeddings", {"input": ["a", "b"], "dimensions": 2, "encoding_format": "base64", "pooling_type": "MEAN"}),
+    ("/v1/embeddings", {"input": [[1, 2], [3]], "normalize": False, "explain_cache": True}),
+    (
+        "/v1/chat/completions/render",
+        {
+            "messages": MESSAGES,
+            "max_tokens": 5,
+            "cache_breakpoints": [2],
+            "prompt_cache_options": {"mode": "explicit", "prewarm": True},
+        },
+    ),
+    ("/cache/prefixes", {"messages": MESSAGES, "cache_salt": "s", "pin": True}),
 ]
 ODD: list[Any] = [
     None, True, False, 0, -1, 1.5, 1e308, 2**63, 2**64, -(2**80), 10**400, "", "x", "é" * 300, [], {}, [[]], [None],

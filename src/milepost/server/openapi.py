@@ -120,7 +120,7 @@ def _operation(method: str, path: str, route: Route) -> dict[str, Any]:
     parameters += [{"name": name, "in": "query", "schema": schema} for name, schema in route.query.items()]
     error = "AnthropicError" if speaks_anthropic(path) else "Error"
     success = {PLAIN: TEXT} if path == "/metrics" else {JSON: _object(route.tells)}
-    success |= {EVENTS: TEXT} if route.streams else {}
+    success |= {EVENTS: {}} if route.streams else {}  # a schema there would be of each event
     failure = {JSON: _object(("status",)) if path in ("/health", "/ping") else {"$ref": SCHEMAS + error}}
     responses = {
         "200": _answer("success", success),
