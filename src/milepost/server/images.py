@@ -18,7 +18,7 @@ from milepost.server.schemas import Message
 IMAGES = ("image_url", "image", "input_image")
 """Kinds of content parts: OpenAI's, Anthropic's, the Responses API's."""
 
-UNSEEN = "[There is an image here, which this model cannot see.]"
+UNSEEN = "[image omitted: this model reads text only]"
 
 PARTS = "X-Milepost-Unseen-Parts"
 
