@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import traceback
+
 
 class MilepostError(Exception):
     """Something the user can act on. `message` is one line; `hint` says what to do."""
@@ -51,3 +53,8 @@ class RequestFailed(MilepostError):
     """
 
     output: object = None
+
+
+def frames_of(error: BaseException) -> str:
+    """Its kind and where it came from, for the log: without its own text, which may quote a user's."""
+    return f"{type(error).__name__}\n{''.join(traceback.format_tb(error.__traceback__))}"

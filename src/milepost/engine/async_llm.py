@@ -27,7 +27,7 @@ from milepost.engine.inputs import Prompt, PromptTokens, is_chat, read_chat, rea
 from milepost.engine.prefixes import PinFor
 from milepost.engine.stat_log import StatLog
 from milepost.engine.tokenizer import Tokenizer
-from milepost.errors import RequestError, RequestFailed
+from milepost.errors import RequestError, RequestFailed, frames_of
 from milepost.outputs import PinnedPrefix, PrewarmOutput, RequestOutput
 from milepost.sampling_params import SamplingParams
 
@@ -263,7 +263,7 @@ class AsyncLLM:
                 self._deliver(outputs)
                 self._last_step = self._engine.clock()
         except Exception as error:  # a defect in the engine itself: say so, refuse work, let /health turn red
-            logger.exception("the engine stopped")
+            logger.error("the engine stopped: %s", frames_of(error))
             self.errored = RequestFailed(f"the engine stopped: {type(error).__name__}", "see the log, and restart")
             self.errored.__cause__ = error
         self._fail_streams(self.errored or RequestFailed("the server is shutting down", "try again later"))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import random
-import traceback
 from collections.abc import Callable, Iterable
 
 from milepost.cache.keys import prefix_id
@@ -17,7 +16,7 @@ from milepost.engine.runner import PieceResult, Runner
 from milepost.engine.sampler import Sampled
 from milepost.engine.scheduler import Scheduler, Step
 from milepost.engine.served_model import ServedModel
-from milepost.errors import RequestError, RequestFailed
+from milepost.errors import RequestError, RequestFailed, frames_of
 from milepost.outputs import PrewarmOutput, RequestOutput
 from milepost.request import Sequence, Status
 from milepost.sampling_params import RequestOutputKind, SamplingParams
@@ -213,9 +212,7 @@ class Engine:
         if isinstance(error, RequestFailed | RequestError):
             logger.warning("request %s failed: %s", state.request_id, error.message)
         else:
-            # without the error's own text, which may quote a user's
-            frames = "".join(traceback.format_tb(error.__traceback__))
-            logger.warning("request %s failed: %s\n%s", state.request_id, type(error).__name__, frames)
+            logger.warning("request %s failed: %s", state.request_id, frames_of(error))
             failure = RequestFailed(f"the request failed inside: {type(error).__name__}", "see the server's log")
             failure.__cause__ = error  # for the log and for callers in this process; clients see the line above
             error = failure
