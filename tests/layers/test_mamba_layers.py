@@ -102,12 +102,13 @@ def mamba2_with_norm() -> Mamba2:
 @pytest.mark.parametrize("num_groups", [1, 3])
 def test_gated_norm(num_groups: int, gate_first: bool) -> None:
     norm = filled(GatedNorm(24, num_groups, 1e-3, ops_for(), gate_first))
-    x, gate = rows(5, 24), rows(6, 24)[1:]
+    out, x, skip, gate = rows(9, 24)[4:], rows(5, 24), rows(1, 24)[0], rows(6, 24)[1:]
     opened = gate.double() / (1 + (-gate.double()).exp())
-    parts = (x.double() * opened if gate_first else x.double()).reshape(5, num_groups, -1)
+    made = out.double() + x.double() * skip.double()
+    parts = (made * opened if gate_first else made).reshape(5, num_groups, -1)
     normed = (parts / (parts.square().mean(-1, keepdim=True) + 1e-3).sqrt()).reshape(5, 24) * norm.weight.double()
     expected = normed if gate_first else normed * opened
-    torch.testing.assert_close(norm(x, gate).double(), expected, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(norm(out, x, skip, gate).double(), expected, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("taps", [0, 66])
