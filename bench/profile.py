@@ -19,7 +19,6 @@ from milepost.config import EngineConfig
 from milepost.engine.build import assemble
 from milepost.engine.engine import Engine
 from milepost.engine.inputs import PromptTokens
-from milepost.machine import wait_briefly
 from milepost.models.loader.load import load_model
 from milepost.models.loader.random_weights import random_source
 from milepost.sampling_params import SamplingParams
@@ -34,7 +33,6 @@ def main() -> None:
     parser.add_argument("--rows", default="512,2048", help="lengths of prompts")
     parser.add_argument("--threads", type=int, default=2)
     asked = parser.parse_args()
-    wait_briefly()
     torch.set_num_threads(asked.threads)
     lengths = [int(length) for length in asked.rows.split(",")]
     loaded = load_model(random_source(shapes.config_of(asked.shape), asked.shape), torch.bfloat16)

@@ -13,7 +13,7 @@ NO_WINDOW = 2**62
 
 def store_kv(lib: Kernels, k: torch.Tensor, v: torch.Tensor, kv: KVLayer, slot_mapping: torch.Tensor) -> None:
     k, v = _rows_of(k, kv), _rows_of(v, kv)
-    run = lib.store_kv_bf16 if kv.k.dtype == torch.bfloat16 else lib.store_kv_f32
+    run = lib.typed("store_kv", kv.k.dtype)
     size = kv.k.shape[2] * kv.k.shape[3]
     run(
         k.data_ptr(),
@@ -58,7 +58,7 @@ def paged_attention(
     longest = lens if batch.longest is None else batch.longest
     scratch_bytes = lib.attention_scratch(starts.data_ptr(), longest.data_ptr(), lens.shape[0], *shape)
     scratch = lib.empty((scratch_bytes,), torch.uint8)
-    run = lib.attention_bf16 if q.dtype == torch.bfloat16 else lib.attention_f32
+    run = lib.typed("attention", q.dtype)
     run(
         q.data_ptr(),
         q.stride(0),

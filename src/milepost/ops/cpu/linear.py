@@ -33,7 +33,7 @@ def _pack(
     pairs = 2 if weight.dtype == torch.bfloat16 else 1
     panels, padded = -(-size_out // PANEL), -(-size_in // pairs) * pairs
     data = empty((*weight.shape[:-2], panels * PANEL, padded), weight.dtype)
-    run = lib.pack_bf16 if weight.dtype == torch.bfloat16 else lib.pack_f32
+    run = lib.typed("pack", weight.dtype)
     for matrix, to in zip(matrices, data.view(-1, panels * PANEL, padded), strict=True):
         run(matrix.data_ptr(), to.data_ptr(), size_in, size_out)
     return PackedWeight(data, size_out, size_in)
@@ -46,7 +46,7 @@ def linear(
     packed = weight if isinstance(weight, PackedWeight) else packed_for_now(lib, weight)
     x = rows_of(x)
     out = lib.empty((x.shape[0], packed.size_out), x.dtype)
-    run = lib.linear_bf16 if x.dtype == torch.bfloat16 else lib.linear_f32
+    run = lib.typed("linear", x.dtype)
     run(
         x.data_ptr(),
         x.stride(0),
@@ -73,6 +73,6 @@ def embed(lib: Kernels, token_ids: torch.Tensor, weight: torch.Tensor | PackedWe
         return weight[token_ids]
     ids = token_ids.contiguous()
     out = lib.empty((ids.shape[0], weight.size_in), weight.dtype)
-    run = lib.unpack_rows_bf16 if weight.dtype == torch.bfloat16 else lib.unpack_rows_f32
+    run = lib.typed("unpack_rows", weight.dtype)
     run(weight.data.data_ptr(), ids.data_ptr(), out.data_ptr(), ids.shape[0], weight.size_in)
     return out

@@ -15,7 +15,7 @@ def route(lib: Kernels, logits: torch.Tensor, num_chosen: int, among_chosen: boo
     rows, experts = logits.shape
     ids = torch.empty(rows, num_chosen, dtype=torch.int64)
     weights = torch.empty(rows, num_chosen, dtype=torch.float32)
-    run = lib.route_bf16 if logits.dtype == torch.bfloat16 else lib.route_f32
+    run = lib.typed("route", logits.dtype)
     run(logits.data_ptr(), ids.data_ptr(), weights.data_ptr(), rows, experts, num_chosen, among_chosen)
     return ids, weights
 
@@ -43,7 +43,7 @@ def moe_mlp(
     places, ranks = places.view(rows, chosen).sort(dim=1)
     weights = expert_weights.gather(1, ranks)
     out = lib.dense_like(x)
-    run = lib.weighted_sum_bf16 if x.dtype == torch.bfloat16 else lib.weighted_sum_f32
+    run = lib.typed("weighted_sum", x.dtype)
     run(made.data_ptr(), places.data_ptr(), weights.data_ptr(), out.data_ptr(), rows, chosen, down.size_out)
     return out
 
@@ -52,7 +52,7 @@ def _grouped(lib: Kernels, x: torch.Tensor, weight: PackedWeight, starts: torch.
     """Each row through the matrix of its expert."""
     x = rows_of(x)
     out = lib.empty((x.shape[0], weight.size_out), x.dtype)
-    run = lib.grouped_linear_bf16 if x.dtype == torch.bfloat16 else lib.grouped_linear_f32
+    run = lib.typed("grouped_linear", x.dtype)
     run(
         x.data_ptr(),
         x.stride(0),

@@ -24,7 +24,7 @@ def gated_rms_norm(lib: Kernels, x: torch.Tensor, gate: torch.Tensor, weight: to
     gate, gate_places = in_rows(gate)
     weight = weight.contiguous()
     out = lib.dense_like(gate)
-    run = lib.gated_rms_norm_f32 if gate.dtype == torch.float32 else lib.gated_rms_norm_bf16
+    run = lib.typed("gated_rms_norm", gate.dtype)
     run(x.data_ptr(), *places, gate.data_ptr(), *gate_places, weight.data_ptr(), out.data_ptr(), *count_rows(x), eps)
     return out
 

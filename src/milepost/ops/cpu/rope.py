@@ -21,7 +21,7 @@ def rotate_half(lib: Kernels, x: torch.Tensor, cos: torch.Tensor, sin: torch.Ten
     x, cos, sin = x if x.stride(2) == 1 else x.contiguous(), cos.contiguous(), sin.contiguous()
     rows, heads, dim = x.shape
     out = lib.empty((rows, heads, dim), x.dtype)
-    run = lib.rotate_half_bf16 if x.dtype == torch.bfloat16 else lib.rotate_half_f32
+    run = lib.typed("rotate_half", x.dtype)
     run(
         x.data_ptr(),
         x.stride(0),
