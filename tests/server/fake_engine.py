@@ -50,6 +50,14 @@ class FakeTokenizer:
         return {BOS: "<s>", EOS: "</s>"}.get(token_id) or bytes([token_id]).decode(errors="replace")
 
 
+TOOLS_AND_MESSAGES = (
+    "{%- for tool in tools or [] %}[{{ tool.function.name }}]{% endfor %}"
+    "{%- for message in messages %}<{{ message.role }}>{% if message.reasoning_content %}<think>\n"
+    "{{ message.reasoning_content }}\n</think>\n\n{% endif %}{{ message.content }}"
+    "{%- for call in message.tool_calls or [] %}{{ '\n' }}<tool_call>\n{{ call.function | tojson }}\n</tool_call>"
+    "{%- endfor %}"
+)
+"""The head of a template that shows reasoning and calls, too; the rest of the loop's body and its end follow."""
 TEMPLATE = (
     "{%- if messages[0].content == 'break the template' %}{{ nothing.at.all }}{% endif %}"
     "{%- for message in messages %}<{{ message.role }}>{{ message.content }}{% endfor %}"

@@ -10,15 +10,11 @@ from typing import Any
 
 import anthropic
 import pytest
-from fake_engine import FakeEngine, serving, state_of
+from fake_engine import TOOLS_AND_MESSAGES, FakeEngine, serving, state_of
 
 TEMPLATE = (
-    "{%- for tool in tools or [] %}[{{ tool.function.name }}]{% endfor %}"
-    "{%- for message in messages %}<{{ message.role }}>{% if message.reasoning_content %}<think>\n"
-    "{{ message.reasoning_content }}\n</think>\n\n{% endif %}{{ message.content }}"
-    "{%- for call in message.tool_calls or [] %}{{ '\n' }}<tool_call>\n{{ call.function | tojson }}\n</tool_call>"
-    "{%- endfor %}"
-    "{%- endfor %}{% if add_generation_prompt %}<assistant>{% if enable_thinking %}<think>\n{% endif %}{% endif %}"
+    TOOLS_AND_MESSAGES
+    + "{%- endfor %}{% if add_generation_prompt %}<assistant>{% if enable_thinking %}<think>\n{% endif %}{% endif %}"
 )
 TOOLS: list[Any] = [
     {

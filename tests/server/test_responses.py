@@ -11,20 +11,13 @@ import httpx
 import openai
 import pydantic
 import pytest
-from fake_engine import REPLY, FakeEngine, failed_inside, serving, state_of
+from fake_engine import REPLY, TOOLS_AND_MESSAGES, FakeEngine, failed_inside, serving, state_of
 from openai.types.responses import Response
 
 from milepost.structured_outputs import StructuredOutputsParams
 
 RESPONSES = "/v1/responses"
-TEMPLATE = (
-    "{%- for tool in tools or [] %}[{{ tool.function.name }}]{% endfor %}"
-    "{%- for message in messages %}<{{ message.role }}>{% if message.reasoning_content %}<think>\n"
-    "{{ message.reasoning_content }}\n</think>\n\n{% endif %}{{ message.content }}"
-    "{%- for call in message.tool_calls or [] %}{{ '\n' }}<tool_call>\n{{ call.function | tojson }}\n</tool_call>"
-    "{%- endfor %}"
-    "{%- endfor %}{% if reasoning_effort %}[{{ reasoning_effort }}]{% endif %}<assistant>"
-)
+TEMPLATE = TOOLS_AND_MESSAGES + "{%- endfor %}{% if reasoning_effort %}[{{ reasoning_effort }}]{% endif %}<assistant>"
 TOOLS: list[Any] = [
     {
         "type": "function",
