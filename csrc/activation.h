@@ -58,16 +58,23 @@ void sigmoid_mul(const T* gate, RowPlaces gate_places, const T* x, RowPlaces x_p
     each_pair(gate, gate_places, x, x_places, out, rows, size, [](vf g, vf value) { return sigmoid(g) * value; });
 }
 
+/// f(factor) * x with one factor for each row.
+template <typename T, typename F>
+void each_row(const T* factor, RowPlaces factor_places, const T* x, RowPlaces x_places, T* out, std::int64_t rows,
+              std::int64_t size, F f) {
+    for_row_parts(rows, size, [&](std::int64_t row, std::int64_t first, std::int64_t count) {
+        const vf by = f(splat(widen(factor[factor_places(row)])));
+        const T* from = x + x_places(row) + first;
+        T* to = out + row * size + first;
+        for_lanes(count, [&](std::int64_t i, std::int64_t n) { store_upto(to + i, by * load_upto(from + i, n), n); });
+    });
+}
+
 /// sigmoid(gate) * x with one gate for each row.
 template <typename T>
 void sigmoid_mul_rows(const T* gate, RowPlaces gate_places, const T* x, RowPlaces x_places, T* out, std::int64_t rows,
                       std::int64_t size) {
-    for_row_parts(rows, size, [&](std::int64_t row, std::int64_t first, std::int64_t count) {
-        const vf factor = sigmoid(splat(widen(gate[gate_places(row)])));
-        const T* from = x + x_places(row) + first;
-        T* to = out + row * size + first;
-        for_lanes(count, [&](std::int64_t i, std::int64_t n) { store_upto(to + i, factor * load_upto(from + i, n), n); });
-    });
+    each_row(gate, gate_places, x, x_places, out, rows, size, [](vf value) { return sigmoid(value); });
 }
 
 /// x + y * factor, the product rounded to T first.
@@ -87,12 +94,7 @@ void mul(const T* x, RowPlaces x_places, const T* y, RowPlaces y_places, T* out,
 template <typename T>
 void mul_rows(const T* factor, RowPlaces factor_places, const T* x, RowPlaces x_places, T* out, std::int64_t rows,
               std::int64_t size) {
-    for_row_parts(rows, size, [&](std::int64_t row, std::int64_t first, std::int64_t count) {
-        const float by = widen(factor[factor_places(row)]);
-        const T* from = x + x_places(row) + first;
-        T* to = out + row * size + first;
-        for_lanes(count, [&](std::int64_t i, std::int64_t n) { store_upto(to + i, by * load_upto(from + i, n), n); });
-    });
+    each_row(factor, factor_places, x, x_places, out, rows, size, [](vf value) { return value; });
 }
 
 }  // namespace milepost

@@ -13,16 +13,17 @@ void bind_function(nb::module_& m, const char* name, F f) {
     });
 }
 
-template <typename T>
-using PairKernel = void (*)(const T*, RowPlaces, const T*, RowPlaces, T*, Int, Int);
+/// `More`: what the kernel takes after the sizes.
+template <typename T, typename... More>
+using PairKernel = void (*)(const T*, RowPlaces, const T*, RowPlaces, T*, Int, Int, More...);
 
-template <typename T, PairKernel<T> KERNEL>
-void bind_pair(nb::module_& m, const char* name) {
+template <typename T, typename... More>
+void bind_pair(nb::module_& m, const char* name, PairKernel<T, More...> kernel) {
     define(m, name,
-           [](Address x, Int x_inner, Int x_outer, Int x_step, Address y, Int y_inner, Int y_outer, Int y_step, Address out,
-              Int rows, Int size) {
-               KERNEL(at<const T>(x), {x_inner, x_outer, x_step}, at<const T>(y), {y_inner, y_outer, y_step}, at<T>(out), rows,
-                      size);
+           [kernel](Address x, Int x_inner, Int x_outer, Int x_step, Address y, Int y_inner, Int y_outer, Int y_step,
+                    Address out, Int rows, Int size, More... more) {
+               kernel(at<const T>(x), {x_inner, x_outer, x_step}, at<const T>(y), {y_inner, y_outer, y_step}, at<T>(out), rows,
+                      size, more...);
            });
 }
 
@@ -31,16 +32,6 @@ void bind_soft_cap(nb::module_& m, const char* name) {
     define(m, name, [](Address x, Int inner, Int outer, Int step, Address out, Int rows, Int size, float cap) {
         soft_cap(at<const T>(x), {inner, outer, step}, at<T>(out), rows, size, cap);
     });
-}
-
-template <typename T>
-void bind_add(nb::module_& m, const char* name) {
-    define(m, name,
-           [](Address x, Int x_inner, Int x_outer, Int x_step, Address y, Int y_inner, Int y_outer, Int y_step, Address out,
-              Int rows, Int size, float factor) {
-               add(at<const T>(x), {x_inner, x_outer, x_step}, at<const T>(y), {y_inner, y_outer, y_step}, at<T>(out), rows,
-                   size, factor);
-           });
 }
 
 inline void bind_activation(nb::module_& m) {
@@ -52,20 +43,20 @@ inline void bind_activation(nb::module_& m) {
     bind_function<bf16>(m, "softplus_bf16", [](vf x) { return softplus(x); });
     bind_soft_cap<float>(m, "soft_cap_f32");
     bind_soft_cap<bf16>(m, "soft_cap_bf16");
-    bind_pair<float, silu_mul<float>>(m, "silu_mul_f32");
-    bind_pair<bf16, silu_mul<bf16>>(m, "silu_mul_bf16");
-    bind_pair<float, gelu_tanh_mul<float>>(m, "gelu_tanh_mul_f32");
-    bind_pair<bf16, gelu_tanh_mul<bf16>>(m, "gelu_tanh_mul_bf16");
-    bind_pair<float, sigmoid_mul<float>>(m, "sigmoid_mul_f32");
-    bind_pair<bf16, sigmoid_mul<bf16>>(m, "sigmoid_mul_bf16");
-    bind_pair<float, sigmoid_mul_rows<float>>(m, "sigmoid_mul_rows_f32");
-    bind_pair<bf16, sigmoid_mul_rows<bf16>>(m, "sigmoid_mul_rows_bf16");
-    bind_add<float>(m, "add_f32");
-    bind_add<bf16>(m, "add_bf16");
-    bind_pair<float, mul<float>>(m, "mul_f32");
-    bind_pair<bf16, mul<bf16>>(m, "mul_bf16");
-    bind_pair<float, mul_rows<float>>(m, "mul_rows_f32");
-    bind_pair<bf16, mul_rows<bf16>>(m, "mul_rows_bf16");
+    bind_pair<float>(m, "silu_mul_f32", silu_mul<float>);
+    bind_pair<bf16>(m, "silu_mul_bf16", silu_mul<bf16>);
+    bind_pair<float>(m, "gelu_tanh_mul_f32", gelu_tanh_mul<float>);
+    bind_pair<bf16>(m, "gelu_tanh_mul_bf16", gelu_tanh_mul<bf16>);
+    bind_pair<float>(m, "sigmoid_mul_f32", sigmoid_mul<float>);
+    bind_pair<bf16>(m, "sigmoid_mul_bf16", sigmoid_mul<bf16>);
+    bind_pair<float>(m, "sigmoid_mul_rows_f32", sigmoid_mul_rows<float>);
+    bind_pair<bf16>(m, "sigmoid_mul_rows_bf16", sigmoid_mul_rows<bf16>);
+    bind_pair<float>(m, "add_f32", add<float>);
+    bind_pair<bf16>(m, "add_bf16", add<bf16>);
+    bind_pair<float>(m, "mul_f32", mul<float>);
+    bind_pair<bf16>(m, "mul_bf16", mul<bf16>);
+    bind_pair<float>(m, "mul_rows_f32", mul_rows<float>);
+    bind_pair<bf16>(m, "mul_rows_bf16", mul_rows<bf16>);
 }
 
 }  // namespace milepost
