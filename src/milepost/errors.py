@@ -25,6 +25,10 @@ class ModelError(MilepostError):
     """A model that cannot be loaded: missing, damaged, unknown, unsupported, or too large for the memory."""
 
 
+class TraceError(MilepostError):
+    """A trace that cannot be read: which file and line, and what is wrong there."""
+
+
 class RequestError(MilepostError):
     """One request that cannot be served. The engine and every other request go on.
 

@@ -1,0 +1,1 @@
+"""Files that hold traces: one module for each format, and `registry.py`."""
