@@ -100,7 +100,7 @@ FALSIFICATIONS: dict[str, Falsify] = {
     "the number of checkpoints is wrong": lambda cache, a, b: setattr(cache._tree, "num_checkpoints", 1),
     "the number of pinned ones is wrong": lambda cache, a, b: setattr(cache._tree, "num_pinned", 0),
     "checkpoints are out of order": lambda cache, a, b: upper(cache, a).checkpoints.reverse(),
-    "what could go is not offered": lambda cache, a, b: cache._store.policy.withdraw(idle(cache)),
+    "what could go is not offered": lambda cache, a, b: cache._store.policy.eviction.withdraw(idle(cache)),
     "more is in use than the limit": lambda cache, a, b: setattr(cache.memory, "limit_bytes", 20),
     "more is resident than the limit": lambda cache, a, b: setattr(
         cache.memory, "limit_bytes", cache.memory.resident_bytes - 1

@@ -8,6 +8,7 @@ import pytest
 from trees import compute, sequence, serve, state_cache
 
 from milepost.cache.prefix_cache import PrefixCache
+from milepost.cache.tree import Checkpoint, Node
 from milepost.request import Sequence
 
 TEXT = list(range(1000, 3000))
@@ -44,6 +45,37 @@ def test_a_bound_protects_what_is_worth_more() -> None:
     before = cache.num_cached_tokens, depths(cache)
     assert cache._store.take(39, 0, below=-100.0) is None
     assert (cache.num_cached_tokens, depths(cache)) == before
+
+
+def test_what_is_used_continued_or_gone_may_not_go() -> None:
+    cache = state_cache(40, 10)
+    store = cache._store
+
+    def things() -> tuple[Node, Checkpoint]:
+        node = next(node for node in cache.tree if node.start == 0 and node.length)
+        return node, node.checkpoints[-1]
+
+    serve(cache, TEXT[:128])
+    node, point = things()
+    assert (store.may_go(node), store.may_go(point)) == (True, True)
+    seq = sequence(TEXT[:200])
+    cache.admit(seq)
+    assert (store.may_go(node), store.may_go(point)) == (False, False)
+    cache.release(seq)
+    assert (store.may_go(node), store.may_go(point)) == (True, True)
+    serve(cache, [*TEXT[:128], *[7] * 64])
+    serve(cache, [*TEXT[:128], *[8] * 64])
+    node, point = things()
+    assert (store.may_go(node), store.may_go(point)) == (False, True)
+    store.tree.drop(point)
+    assert not store.may_go(point)
+
+
+def test_without_kv_tails_do_not_go_by_themselves() -> None:
+    cache = state_cache(0, 20, block_bytes=0)
+    serve(cache, TEXT[:128])
+    found = [(cache._store.may_go(node), *map(cache._store.may_go, node.checkpoints)) for node in cache.tree]
+    assert found == [(False,), (False, True, True)]
 
 
 @pytest.mark.parametrize("sizes", [(1, 10), (16, 7), (0, 10), (1, 0)])

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from milepost.cache.keys import BLOCK_BYTES, TOKEN_BYTES, pack
 from milepost.cache.memory import Ids, IntegrityError, Memory
 from milepost.cache.pins import Pin
+from milepost.cache.policies.policy import Thing
 from milepost.cache.retention import floor_to_grid
-from milepost.cache.stakes import Thing
 from milepost.cache.states import Holding, States
 from milepost.cache.store import Store
 from milepost.cache.tree import Hold, Node, Tree, ancestors, containing
@@ -59,7 +59,7 @@ def _check_tree(store: Store, holds: list[Hold]) -> None:
         _require(node.held == deepest - node.start, f"{where} counts {node.held} held tokens")
         things: list[Thing] = [node, *node.checkpoints]
         for thing in things:
-            _require(bool(thing.entry) or store.stake(thing) is None, f"{where} has what could go and is not offered")
+            _require(bool(thing.entry) or not store.may_go(thing), f"{where} has what could go and is not offered")
         for checkpoint in node.checkpoints:
             inside = node.start < checkpoint.depth <= node.end and checkpoint.depth % CHUNK == 0
             _require(inside and checkpoint.node is node, f"{where} has a checkpoint at {checkpoint.depth}")

@@ -10,6 +10,8 @@ from milepost.cache.keys import pack
 from milepost.cache.memory import IntegrityError, Memory
 from milepost.cache.misses import Lookup, explain
 from milepost.cache.pins import Pins
+from milepost.cache.policies.policy import Build
+from milepost.cache.policies.registry import DEFAULT, POLICIES
 from milepost.cache.retention import Retention, floor_to_grid
 from milepost.cache.states import Holding, States
 from milepost.cache.stats import CacheStats
@@ -48,16 +50,23 @@ class PrefixCache:
     """
 
     def __init__(
-        self, memory: Memory, *, num_seqs: int, retention: Retention | None = None, enabled: bool = True
+        self,
+        memory: Memory,
+        *,
+        num_seqs: int,
+        retention: Retention | None = None,
+        enabled: bool = True,
+        policy: Build = POLICIES[DEFAULT],
     ) -> None:
         """`num_seqs` sequences may be admitted at once if the model has states: each has a window. `retention`: which
-        states are kept (None: dense). Not `enabled`: sequences get their memory and share nothing."""
+        states are kept (None: dense), as far as `policy` finds them worth their memory. Not `enabled`: sequences get
+        their memory and share nothing."""
         self.enabled = enabled
         self.stats = CacheStats()
         self.retention = retention or Retention()
         self.memory = memory
-        self._store = Store(memory, self.stats)
-        self._tree = self._store.tree
+        self._store = Store(memory, self.stats, policy)
+        self._tree, self._watch = self._store.tree, self._store.policy.watch
         self.pins = Pins(self._store)
         """Prefixes that eviction cannot have."""
         self._states = States(self._store, self.retention, num_seqs) if memory.checkpoint_bytes else None
@@ -235,6 +244,8 @@ class PrefixCache:
         if self.memory.block_bytes:
             self.memory.free(seq.block_table[own:], [])
         if holding.hold is not None:
+            if self._watch is not None and holding.query is None:  # and not turned back before it ran
+                self._watch.left(seq, holding.hold.node, holding.hold.depth)
             self._store.let_go(holding.hold)
         seq.block_table.clear()
         seq.num_computed = 0
@@ -321,6 +332,8 @@ class PrefixCache:
         self.stats.count(asked, matched, resumed, preempted)
         if preempted:
             return
+        if self._watch is not None and self.reads(seq):
+            self._watch.came(seq, holding.found, matched, resumed)
         if seq.miss is not None:
             self.stats.misses[seq.miss.reason] += 1
         if resumed:

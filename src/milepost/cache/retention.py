@@ -1,8 +1,9 @@
-"""Which recurrent states are kept when they are made. What must go later, for want of memory: `eviction.py`."""
+"""Which recurrent states are kept when they are made. Which of them get memory, and what must go later for want
+of it: `policies/`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -54,16 +55,23 @@ class Retention:
 
     def kind(self, seq: Sequence, junction: int, depth: int) -> Kind | None:
         """Why the state of `seq` after `depth` tokens, a grid point, is kept; None: it is not."""
-        if _reached(depth, seq.breakpoints):
-            return "breakpoint"
-        if depth == junction:
-            return "junction"
-        if _reached(depth, seq.boundaries):
-            return "boundary"
-        if depth in _prompt_ends(seq):
-            return "end"
-        regular = self.interval is None or (self.interval > 0 and depth % self.interval == 0)
-        return "grid" if regular else None
+        return self.kinds(seq, junction, range(depth, depth + CHUNK, CHUNK)).get(depth)
+
+    def kinds(self, seq: Sequence, junction: int, points: range) -> dict[int, Kind]:
+        """The same for grid points `points`, each step CHUNK; those that are not kept are not there."""
+        if self.interval is None:
+            found: dict[int, Kind] = dict.fromkeys(points, "grid")
+        else:
+            found = {point: "grid" for point in points if self.interval and point % self.interval == 0}
+        reasons: tuple[tuple[Kind, Iterable[int]], ...] = (
+            ("end", _prompt_ends(seq)),
+            ("boundary", map(floor_to_grid, seq.boundaries)),
+            ("junction", (junction,)),
+            ("breakpoint", map(floor_to_grid, seq.breakpoints)),
+        )
+        for kind, places in reasons:
+            found.update((place, kind) for place in places if place in points)
+        return found
 
     def deepest(self, seq: Sequence, junction: int, limit: int) -> int:
         """The deepest grid point at or below `limit` tokens whose state `seq` keeps; 0 if there is none."""
@@ -75,10 +83,6 @@ class Retention:
         if self.interval != 0:
             interval = self.interval or CHUNK
             yield limit // interval * interval
-
-
-def _reached(depth: int, places: tuple[int, ...]) -> bool:
-    return any(floor_to_grid(place) == depth for place in places)
 
 
 def _prompt_ends(seq: Sequence) -> tuple[int, int]:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
 from dataclasses import dataclass, field
 
-from milepost.cache.eviction import Stake
 from milepost.cache.memory import IntegrityError
+from milepost.cache.policies.policy import StatesAhead
 from milepost.cache.retention import Kind, Retention, floor_to_grid, stronger
-from milepost.cache.stakes import kind_bonus
 from milepost.cache.store import Store
 from milepost.cache.tree import Checkpoint, Hold, Node
 from milepost.request import Sequence
@@ -94,39 +92,36 @@ class States:
         return taken[0]
 
     def plan_kept(self, seq: Sequence, holding: Holding) -> None:
-        """Slots for the other grid points of the step that are to be kept, if they cost nothing that is worth more.
-
-        Special ones come first, a client's before others; of each sort those that divide by the largest powers of two:
-        so any that fit are spread evenly.
-        """
-        if not holding.planned or holding.hold is None:
+        """Slots for the other grid points of the step, as far as the policy finds them worth it."""
+        planned, hold = holding.planned, holding.hold
+        if not planned or hold is None:
             return
-        points = grid_points(seq.num_computed, max(holding.planned))
-        kinds = {point: self._kind(seq, holding, point) for point in points if point not in holding.planned}
-        base = self._store.tree.deepest(holding.hold.node, holding.hold.depth)
-        taken = sorted([base.depth if base else 0, *holding.planned])
-        for level in (("breakpoint",), ("junction", "boundary", "end"), ("grid",)):
-            wanted = [(point, kind) for point, kind in kinds.items() if kind and kind in level]
-            for point, kind in sorted(wanted, key=lambda one: (-(one[0] & -one[0]), one[0])):
-                gap = point - taken[bisect_left(taken, point) - 1]
-                if not self._plan_one(holding, point, gap, kind):
-                    break
-                insort(taken, point)
+        points = grid_points(seq.num_computed, max(planned))
+        kinds = self._retention.kinds(seq, holding.junction, points)
+        for point in planned:
+            kinds.pop(point, None)
+        if not kinds:
+            return
+        base = self._store.tree.deepest(hold.node, hold.depth)
+        ahead = StatesAhead(seq, kinds, tuple(sorted(planned)), base.depth if base else 0, hold.node, hold.depth)
+        self._store.policy.admission.plan(ahead, lambda point, below: self._plan_one(holding, point, below))
         self._name(seq, holding, points)
 
     def publish(self, seq: Sequence, holding: Holding) -> None:
         """The rows below `seq.num_computed` have run: what they wrote is shared, and the last of it is the state to go
         on from."""
         written = [point for point in sorted(holding.planned) if point <= seq.num_computed]
+        if not written:
+            return
+        kinds = self._retention.kinds(seq, holding.junction, range(written[0], written[-1] + 1, CHUNK))
         for point in written:
             slot = holding.planned.pop(point)
-            checkpoint = self._share(seq, holding, point, slot, self._kind(seq, holding, point))
+            checkpoint = self._share(seq, holding, point, slot, kinds.get(point))
             if point == written[-1]:
                 self._go_on(seq, holding, slot, checkpoint)
             elif checkpoint is None:
                 self._store.memory.free([], [slot])
-        if written:
-            seq.grid_slots = []
+        seq.grid_slots = []
 
     def release(self, seq: Sequence, holding: Holding) -> None:
         """Takes all back; the state at the last grid point stays, as an end, if it can be shared."""
@@ -155,10 +150,8 @@ class States:
     def _name(self, seq: Sequence, holding: Holding, points: range) -> None:
         seq.grid_slots = [holding.planned.get(point, -1) for point in points]
 
-    def _plan_one(self, holding: Holding, point: int, gap: int, kind: Kind) -> bool:
-        store = self._store
-        stake = Stake(gap, store.memory.checkpoint_bytes, store.now(), bonus=kind_bonus(kind, is_leaf=False))
-        taken = store.take(0, 1, below=store.policy.value(stake))
+    def _plan_one(self, holding: Holding, point: int, below: float) -> bool:
+        taken = self._store.take(0, 1, below)
         if taken is None:
             return False
         holding.planned[point] = taken[1][0]

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from math import inf
 
-from milepost.cache.eviction import EvictionPolicy, LeastValue, Stake
 from milepost.cache.keys import BLOCK_BYTES, TOKEN_BYTES
 from milepost.cache.memory import IntegrityError, Memory
 from milepost.cache.misses import Forgotten, Unsound
+from milepost.cache.policies.policy import Build, Facts, Thing
 from milepost.cache.retention import Kind
-from milepost.cache.stakes import Thing, stake_of
 from milepost.cache.stats import CacheStats
 from milepost.cache.tree import Checkpoint, Hold, Node, Packed, Tree
 from milepost.specs import BLOCK_SIZE, CHUNK
@@ -21,10 +20,10 @@ TICK = 1e-9
 class Store:
     """The tree of known prefixes, the memory, and the rule by which the one makes room in the other."""
 
-    def __init__(self, memory: Memory, stats: CacheStats) -> None:
+    def __init__(self, memory: Memory, stats: CacheStats, build: Build) -> None:
         self.memory, self.stats = memory, stats
-        self.policy: EvictionPolicy[Thing] = LeastValue(self.stake)
-        self.tree = Tree(self.policy)
+        self.policy = build(Facts(memory, self.now, self.may_go))
+        self.tree = Tree(self.policy.eviction)
         self.forgotten, self.unsound = Forgotten(), Unsound()
         self._now = 0.0
 
@@ -51,7 +50,7 @@ class Store:
         if wanted > self.available_bytes:
             return None
         while memory.free_bytes < wanted:
-            thing = self.policy.next(below)
+            thing = self.policy.eviction.next(below)
             if thing is None:
                 if below == inf:
                     raise IntegrityError(f"{wanted} bytes can be had by the books, and nothing is left to give up")
@@ -77,9 +76,11 @@ class Store:
         self.tree.let_go(hold, self.now())
         self.prune(hold.node, evicts=False)
 
-    def stake(self, thing: Thing) -> Stake | None:
-        """What `thing` is worth; None: it cannot go, or it is gone."""
-        return stake_of(thing, self.tree, self.memory.block_bytes, self.memory.checkpoint_bytes)
+    def may_go(self, thing: Thing) -> bool:
+        """Whether nobody uses `thing`, nothing continues it, and it is not gone. Without KV no tail goes by itself."""
+        if isinstance(thing, Node):
+            return self.memory.block_bytes > 0 and not thing.children and thing.held < thing.length
+        return thing.node is not None and not thing.pins
 
     def prune(self, node: Node, *, evicts: bool = True) -> None:
         """Without KV a prefix is known only as far as somebody holds it or a checkpoint is left. Not `evicts`: nobody
@@ -98,7 +99,7 @@ class Store:
         for node in self.tree:
             self.memory.free(node.blocks, [checkpoint.slot for checkpoint in node.checkpoints])
         self.tree.clear()
-        self.policy.clear()
+        self.policy.eviction.clear()
         self.forgotten.clear()
         self.unsound.clear()
 
@@ -122,7 +123,7 @@ class Store:
         if thing.end > CHUNK:
             stops.append(CHUNK)
         self._trim(thing, max(stops))
-        self.policy.offer(thing)
+        self.policy.eviction.offer(thing)
 
     def _trim(self, node: Node, end: int, evicts: bool = True) -> None:
         if evicts:

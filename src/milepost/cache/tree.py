@@ -131,7 +131,8 @@ class Tree:
             depth += equal
         return node, depth
 
-    def deepest(self, node: Node | None, depth: int) -> Checkpoint | None:
+    @staticmethod
+    def deepest(node: Node | None, depth: int) -> Checkpoint | None:
         """The deepest checkpoint at or below `depth` on the path to `node`."""
         while node is not None:
             place = bisect_right(node.checkpoints, depth, key=_depth)
@@ -145,9 +146,10 @@ class Tree:
         found = self.deepest(containing(node, depth), depth)
         return found if found is not None and found.depth == depth else None
 
-    def gap(self, checkpoint: Checkpoint) -> int:
+    @staticmethod
+    def gap(checkpoint: Checkpoint) -> int:
         """Tokens between it and the checkpoint before it on its path, or the start."""
-        before = self.deepest(checkpoint.node, checkpoint.depth - 1)
+        before = Tree.deepest(checkpoint.node, checkpoint.depth - 1)
         return checkpoint.depth - (before.depth if before else 0)
 
     # Holds

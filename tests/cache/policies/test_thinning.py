@@ -4,16 +4,25 @@ from __future__ import annotations
 
 from trees import Grove
 
-from milepost.cache.eviction import Stake
+from milepost.cache.memory import Memory
+from milepost.cache.policies.policy import Thing
+from milepost.cache.policies.thinning import (
+    BREAKPOINT_BONUS,
+    LEAF_BONUS,
+    PARTING_BONUS,
+    STRANDED_BONUS,
+    TAU,
+    Stake,
+    stake_of,
+)
 from milepost.cache.retention import Kind
-from milepost.cache.stakes import BREAKPOINT_BONUS, LEAF_BONUS, PARTING_BONUS, STRANDED_BONUS, Thing, stake_of
 from milepost.cache.tree import Checkpoint, Node
 
 TEXT = list(range(1000, 2000))
 
 
-def stake(grove: Grove, thing: Thing, *, block_bytes: int = 16, state_bytes: int = 100) -> Stake | None:
-    return stake_of(thing, grove.tree, block_bytes, state_bytes)
+def stake(grove: Grove, thing: Thing, *, block_bytes: int = 16, state_bytes: int = 100) -> Stake:
+    return stake_of(thing, Memory(10**6, block_bytes, state_bytes))
 
 
 def text_of(num_tokens: int, *depths: int) -> tuple[Grove, Node, list[Checkpoint]]:
@@ -33,10 +42,10 @@ def test_a_checkpoint_stands_for_the_tokens_back_to_the_one_before() -> None:
 
 def test_a_grid_point_stands_for_fewer_where_the_next_is_near() -> None:
     grove, _, points = text_of(832, 256, 512, 576, 832)
-    assert [found.tokens for point in points if (found := stake(grove, point))] == [256, 256, 64, 256]
+    assert [stake(grove, point).tokens for point in points] == [256, 256, 64, 256]
     for point in points:
         point.kind = "grid"
-    assert [found.tokens for point in points if (found := stake(grove, point))] == [256, 160, 64, 256]
+    assert [stake(grove, point).tokens for point in points] == [256, 160, 64, 256]
 
 
 def test_places_inside_have_a_bonus_where_texts_part() -> None:
@@ -44,7 +53,7 @@ def test_places_inside_have_a_bonus_where_texts_part() -> None:
     grove, _, points = text_of(384, *range(64, 385, 64))
     for point, kind in zip(points, kinds, strict=True):
         point.kind = kind
-    bonuses = [found.bonus for point in points if (found := stake(grove, point))]
+    bonuses = [stake(grove, point).bonus for point in points]
     assert bonuses == [PARTING_BONUS, PARTING_BONUS, BREAKPOINT_BONUS, 0.0, 0.0, LEAF_BONUS]
 
 
@@ -57,23 +66,7 @@ def test_a_grid_point_has_no_bonus_even_where_it_is_the_last() -> None:
 def test_the_last_checkpoint_counts_the_hits_of_its_text_too() -> None:
     grove, node, (first, second) = text_of(128, 64, 128)
     node.hits, first.hits = 5, 2
-    found = [stake(grove, point) for point in (first, second)]
-    assert [one.hits for one in found if one] == [2, 5]
-
-
-def test_what_is_used_or_gone_is_not_at_stake() -> None:
-    grove, node, (point,) = text_of(64, 64)
-    grove.tree.pin(point)
-    assert stake(grove, point) is None
-    grove.tree.unpin(point)
-    hold = grove.tree.hold(node, 64)
-    assert stake(grove, node) is None
-    grove.tree.let_go(hold, 5.0)
-    assert stake(grove, node) is not None
-    grove.write([*TEXT[:64], *[7] * 16])
-    assert stake(grove, node) is None
-    grove.tree.drop(point)
-    assert stake(grove, point) is None
+    assert [stake(grove, point).hits for point in (first, second)] == [2, 5]
 
 
 def test_a_tail_goes_with_the_checkpoint_at_its_end_and_what_leads_there() -> None:
@@ -94,7 +87,21 @@ def test_without_states_a_tail_is_worth_its_tokens_and_a_head_more() -> None:
     assert stake(grove, node, state_bytes=0) == Stake(16, 16, 5.0, hits=2, bonus=PARTING_BONUS)
 
 
-def test_without_kv_tails_are_not_at_stake() -> None:
-    grove, node, (point,) = text_of(64, 64)
-    assert stake(grove, node, block_bytes=0) is None
-    assert stake(grove, point, block_bytes=0) is not None
+def order(stakes: dict[str, Stake]) -> list[str]:
+    return sorted(stakes, key=lambda name: stakes[name].value)
+
+
+def test_least_lost_for_each_byte_is_worth_least() -> None:
+    stakes = {"few tokens": Stake(64, 100, 0), "many": Stake(640, 100, 0), "big": Stake(64, 999, 0)}
+    assert order(stakes) == ["big", "few tokens", "many"]
+
+
+def test_age_hits_and_bonus_count() -> None:
+    stakes = {
+        "young": Stake(64, 64, TAU * 1.5),
+        "old": Stake(64, 64, 0),
+        "old and hit once": Stake(64, 64, 0, hits=1),
+        "old and twice as far": Stake(128, 64, 0.1),
+        "special": Stake(64, 64, 0, bonus=2),
+    }
+    assert order(stakes) == ["old", "old and hit once", "old and twice as far", "young", "special"]

@@ -1,4 +1,10 @@
-"""What is at stake when a checkpoint or the tail of a text goes: the facts that `eviction.py` makes an order of.
+"""States thin out: KV and checkpoints in one order, by what is lost for each byte won and how likely somebody wants it
+back.
+
+    value = log2((1 + hits) * tokens / bytes) + time of last use / TAU + bonus
+
+(after Cherkasova's GreedyDual-Size-Frequency, 1998). Time is counted in newly stored bytes, in units of the whole
+budget (`Facts.now`). So a thing's value never changes by standing still; what comes later is worth more. At stake:
 
     a checkpoint   tokens: those back to the checkpoint before it on its path. When it goes, its neighbour stands for
                    more and is worth more: spacing widens with age and with pressure, gradually. A mere grid point
@@ -17,13 +23,19 @@ however small they are beside its KV, before those are as far apart as conversat
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Mapping
+from dataclasses import dataclass
+from math import log2
 
-from milepost.cache.eviction import Stake
+from milepost.cache.memory import Memory
+from milepost.cache.policies.least_value import LeastValue
+from milepost.cache.policies.policy import Facts, Policy, StatesAhead, Take, Thing
 from milepost.cache.retention import Kind
 from milepost.cache.tree import Checkpoint, Node, Tree
 from milepost.specs import BLOCK_SIZE, CHUNK
+
+TAU = 2.0
 
 LEAF_BONUS = 8.0
 PARTING_BONUS = 2.0
@@ -38,26 +50,64 @@ _INSIDE_BONUS: Mapping[Kind, float] = {
     "breakpoint": BREAKPOINT_BONUS,
 }
 
-Thing = Node | Checkpoint
-"""What eviction gives up: the tail of a node that nothing continues, or a checkpoint."""
+_LEVELS: tuple[tuple[Kind, ...], ...] = (("breakpoint",), ("junction", "boundary", "end"), ("grid",))
 
 
-def stake_of(thing: Thing, tree: Tree, block_bytes: int, checkpoint_bytes: int) -> Stake | None:
-    """What `thing` is worth; None: it cannot go, or it is gone."""
+@dataclass(frozen=True, slots=True)
+class Stake:
+    """What is lost and won if a thing goes: `tokens` to compute again if somebody wants it back, `num_bytes` free.
+    `hits`: how often somebody came back."""
+
+    tokens: int
+    num_bytes: int
+    last_use: float
+    hits: int = 0
+    bonus: float = 0.0
+
+    @property
+    def value(self) -> float:
+        """Only the order matters."""
+        return log2((1 + self.hits) * self.tokens / self.num_bytes) + self.last_use / TAU + self.bonus
+
+
+def build(facts: Facts) -> Policy:
+    memory = facts.memory
+    return Policy(Spread(facts), LeastValue[Thing](facts.may_go, lambda thing: stake_of(thing, memory).value))
+
+
+class Spread:
+    """Which states of a step get a slot: a client's breakpoints first, then other special ones, then the grid; of each
+    sort those that divide by the largest powers of two, so that any that fit are spread evenly. None at the cost of
+    what is worth more."""
+
+    def __init__(self, facts: Facts) -> None:
+        self._facts = facts
+
+    def plan(self, ahead: StatesAhead, take: Take) -> None:
+        taken = sorted([ahead.base, *ahead.planned])
+        for level in _LEVELS:
+            wanted = [(point, kind) for point, kind in ahead.kinds.items() if kind in level]
+            for point, kind in sorted(wanted, key=lambda one: (-(one[0] & -one[0]), one[0])):
+                gap = point - taken[bisect_left(taken, point) - 1]
+                bonus = kind_bonus(kind, is_leaf=False)
+                stake = Stake(gap, self._facts.memory.checkpoint_bytes, self._facts.now(), bonus=bonus)
+                if not take(point, stake.value):
+                    break
+                insort(taken, point)
+
+
+def stake_of(thing: Thing, memory: Memory) -> Stake:
+    """Of a thing that may go."""
     if isinstance(thing, Node):
-        idle = block_bytes and not thing.children and thing.held < thing.length
-        return _tail(thing, tree, block_bytes, checkpoint_bytes) if idle else None
-    if thing.node is None or thing.pins:
-        return None
-    return Stake(
-        _tokens(thing, tree), checkpoint_bytes, thing.last_use, _hits(thing), kind_bonus(thing.kind, thing.is_leaf)
-    )
+        return _tail(thing, memory.block_bytes, memory.checkpoint_bytes)
+    bonus = kind_bonus(thing.kind, thing.is_leaf)
+    return Stake(_tokens(thing), memory.checkpoint_bytes, thing.last_use, _hits(thing), bonus)
 
 
-def _tokens(checkpoint: Checkpoint, tree: Tree) -> int:
+def _tokens(checkpoint: Checkpoint) -> int:
     """Between its neighbours half as many, if that is less. Looks no further than its node: where texts part somebody
     came back. It rises unannounced, when a neighbour goes, and never falls so."""
-    gap, node = tree.gap(checkpoint), checkpoint.node
+    gap, node = Tree.gap(checkpoint), checkpoint.node
     if checkpoint.kind != "grid" or node is None or node.checkpoints[-1] is checkpoint:
         return gap
     after = node.checkpoints[bisect_right(node.checkpoints, checkpoint.depth, key=lambda other: other.depth)]
@@ -71,13 +121,13 @@ def kind_bonus(kind: Kind, is_leaf: bool) -> float:
     return LEAF_BONUS if is_leaf else _INSIDE_BONUS[kind]
 
 
-def _tail(node: Node, tree: Tree, block_bytes: int, checkpoint_bytes: int) -> Stake:
+def _tail(node: Node, block_bytes: int, checkpoint_bytes: int) -> Stake:
     if not checkpoint_bytes:
         return Stake(BLOCK_SIZE, block_bytes, node.last_use, node.hits, PARTING_BONUS if node.end <= CHUNK else 0.0)
     if not node.checkpoints or node.deepest_checkpoint < node.end:
         return Stake(BLOCK_SIZE, block_bytes, node.last_use, bonus=STRANDED_BONUS)
     last = node.checkpoints[-1]
-    gap, last_use = tree.gap(last), max(last.last_use, node.last_use)
+    gap, last_use = Tree.gap(last), max(last.last_use, node.last_use)
     num_bytes = checkpoint_bytes + gap // BLOCK_SIZE * block_bytes
     return Stake(gap, num_bytes, last_use, _hits(last), kind_bonus(last.kind, last.is_leaf))
 
