@@ -19,6 +19,7 @@ from milepost.cache.tree_snapshot import CheckpointView, NodeView, TreeSnapshot
 from milepost.engine.chat import ChatTemplate
 from milepost.engine.places import Places, in_tokens
 from milepost.engine.prefixes import PinFor
+from milepost.engine.record_file import RecordFile
 from milepost.errors import RequestError, RequestFailed
 from milepost.outputs import CacheReport, CompletionOutput, Logprob, PinnedPrefix, PrewarmOutput, RequestOutput
 from milepost.sampling_params import RequestOutputKind, SamplingParams
@@ -100,6 +101,7 @@ class FakeEngine:
         self.pins: dict[str, PinnedPrefix] = {}
         self.owners: dict[str, str] = {}
         self.tree_scopes: list[str | None] = []
+        self.recorded: str | None = None
         self.shut_down = False
         self._seen: set[tuple[str, tuple[int, ...]]] = set()
 
@@ -186,6 +188,9 @@ class FakeEngine:
     def forget(self) -> None:
         """From now on nothing is cached."""
         self._seen.clear()
+
+    def record(self, file: RecordFile) -> None:
+        self.recorded = file.path
 
     def shutdown(self) -> None:
         self.shut_down = True
