@@ -1,15 +1,19 @@
 """A bounded queue: what is in flight goes on, what comes beyond is refused at once and may come again."""
 
 import contextlib
+import time
 from collections.abc import Iterator
+from types import ModuleType, SimpleNamespace
 
 import anthropic
 import httpx
 import openai
 import pytest
 from fake_engine import FakeEngine, serving, state_of, wait_until
+from test_stream import send
 
 from milepost.errors import RequestError
+from milepost.server.errors import RETRY_SECONDS
 from milepost.server.queue_limit import InFlight, Seats
 
 ASK = [{"role": "user", "content": "Where?"}]
@@ -108,3 +112,28 @@ def test_official_clients_know_it(narrow: str, endless: FakeEngine):
             pytest.raises(anthropic.RateLimitError),
         ):
             client.messages.create(model="fake", max_tokens=1, messages=ASK)
+
+
+@pytest.mark.parametrize("sdk", [openai, anthropic])
+def test_official_clients_come_again_when_they_are_told(sdk: ModuleType, monkeypatch: pytest.MonkeyPatch):
+    engine = FakeEngine(step_s=60, endless=True)
+    waited: list[float] = []
+
+    def wait(seconds: float) -> None:
+        """Not in earnest: meanwhile the seat becomes free."""
+        waited.append(seconds)
+        running.close()
+        wait_until(lambda: not engine.running)
+        engine.step_s = 0
+
+    with serving(state_of(engine, max_num_queued_reqs=1)) as url:
+        monkeypatch.setattr(f"{sdk.__name__}._base_client.time", SimpleNamespace(**vars(time) | {"sleep": wait}))
+        running = send(url, "/v1/completions", {"prompt": "x", "stream": True})
+        wait_until(lambda: bool(engine.running))
+        if sdk is openai:
+            with openai.OpenAI(base_url=f"{url}/v1", api_key="x", max_retries=1) as client:
+                assert client.completions.create(model="fake", prompt="x", max_tokens=3).usage.completion_tokens == 3
+        else:
+            with anthropic.Anthropic(base_url=url, api_key="x", max_retries=1) as client:
+                assert client.messages.create(model="fake", max_tokens=3, messages=ASK).usage.output_tokens == 3
+    assert waited == [RETRY_SECONDS]

@@ -24,6 +24,7 @@ class CountRequest(Schema):
     tool_choice: dict[str, Any] | None = None
     thinking: dict[str, Any] | None = None
     cache_control: dict[str, Any] | None = None
+    thread: dict[str, Any] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
 
 
