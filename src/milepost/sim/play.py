@@ -47,7 +47,7 @@ class Scale:
         return num_tokens * self.block_size // CHUNK
 
     def sequence(self, number: int, request: TraceRequest) -> Sequence:
-        """The `number`-th request. `tokens` only counts its tokens: they stand in `packed`, all that the cache reads."""
+        """The `number`-th request. `tokens` only counts them; they stand in `packed`, and the cache reads no other."""
         rest = self.to_cache(request.input_length - len(request.blocks) * self.block_size)
         ids = np.empty(len(request.blocks) * IDS_PER_BLOCK + -(-rest // 2), np.int64)
         body = len(request.blocks) * IDS_PER_BLOCK
