@@ -16,14 +16,14 @@ from milepost.server.page import is_page
 
 MESSAGES = [{"role": "user", "content": "q"}]
 BODIES: dict[str, Any] = {
-    "/v1/chat/completions": {"messages": MESSAGES},
-    "/v1/chat/completions/render": {"messages": MESSAGES},
-    "/v1/completions": {"prompt": "q"},
-    "/v1/embeddings": {"input": "q"},
+    "/v1/chat/completions": {"model": "", "messages": MESSAGES},
+    "/v1/chat/completions/render": {"model": "", "messages": MESSAGES},
+    "/v1/completions": {"model": "", "prompt": "q"},
+    "/v1/embeddings": {"model": "", "input": "q"},
     "/v1/responses": {"model": "fake", "input": "q"},
     "/v1/responses/input_tokens": {"input": "q"},
-    "/v1/messages": {"messages": MESSAGES, "max_tokens": 5},
-    "/v1/messages/count_tokens": {"messages": MESSAGES},
+    "/v1/messages": {"model": "", "messages": MESSAGES, "max_tokens": 5},
+    "/v1/messages/count_tokens": {"model": "", "messages": MESSAGES},
     "/tokenize": {"prompt": "q"},
     "/detokenize": {"tokens": [65]},
     "/cache/prefixes": {"prompt": "q"},

@@ -17,7 +17,7 @@ from milepost.server.errors import RETRY_SECONDS
 from milepost.server.queue_limit import InFlight, Seats
 
 ASK = [{"role": "user", "content": "Where?"}]
-LONG = {"prompt": "a", "max_tokens": 200, "stream": True}
+LONG = {"model": "", "prompt": "a", "max_tokens": 200, "stream": True}
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +64,7 @@ def test_the_one_too_many_is_refused_and_the_running_ones_end_well(narrow: str, 
     asked = len(endless.asked)
     with filled(narrow, endless, body) as lines:
         running = len(endless.running)
-        refused = httpx.post(f"{narrow}/v1/chat/completions", json={"messages": ASK})
+        refused = httpx.post(f"{narrow}/v1/chat/completions", json={"model": "", "messages": ASK})
         assert refused.status_code == 429
         assert int(refused.headers["retry-after"]) > 0
         error = refused.json()["error"]
@@ -73,13 +73,13 @@ def test_the_one_too_many_is_refused_and_the_running_ones_end_well(narrow: str, 
         assert len(endless.asked) == asked + running, "the refused one has reached nobody"
         endless.step_s = 0
         assert [line for line in lines if line][-1] == "data: [DONE]"
-    answer = httpx.post(f"{narrow}/v1/chat/completions", json={"messages": ASK, "max_tokens": 1})
+    answer = httpx.post(f"{narrow}/v1/chat/completions", json={"model": "", "messages": ASK, "max_tokens": 1})
     assert answer.status_code == 200
 
 
 @pytest.mark.parametrize("path", ["/v1/completions", "/v1/messages", "/cache/prefixes"])
 def test_every_route_that_queues_is_bounded(narrow: str, endless: FakeEngine, path: str):
-    body = {"max_tokens": 1} | ({"messages": ASK} if path == "/v1/messages" else {"prompt": "a"})
+    body = {"model": "", "max_tokens": 1} | ({"messages": ASK} if path == "/v1/messages" else {"prompt": "a"})
     with filled(narrow, endless, LONG | {"n": 2}):
         refused = httpx.post(f"{narrow}{path}", json=body)
         assert refused.status_code == 429
@@ -95,9 +95,9 @@ def test_every_route_that_queues_is_bounded(narrow: str, endless: FakeEngine, pa
 def test_bad_requests_keep_no_seat(narrow: str, endless: FakeEngine):
     wait_until(lambda: not endless.running)
     for _ in range(4):
-        assert httpx.post(f"{narrow}/v1/completions", json={"prompt": [[]]}).status_code == 400
-        assert httpx.post(f"{narrow}/v1/chat/completions", json={"messages": []}).status_code == 400
-    assert httpx.post(f"{narrow}/v1/completions", json={"prompt": "a", "max_tokens": 1}).status_code == 200
+        assert httpx.post(f"{narrow}/v1/completions", json={"model": "", "prompt": [[]]}).status_code == 400
+        assert httpx.post(f"{narrow}/v1/chat/completions", json={"model": "", "messages": []}).status_code == 400
+    assert httpx.post(f"{narrow}/v1/completions", json={"model": "", "prompt": "a", "max_tokens": 1}).status_code == 200
 
 
 def test_official_clients_know_it(narrow: str, endless: FakeEngine):
@@ -128,7 +128,7 @@ def test_official_clients_come_again_when_they_are_told(sdk: ModuleType, monkeyp
 
     with serving(state_of(engine, max_num_queued_reqs=1)) as url:
         monkeypatch.setattr(f"{sdk.__name__}._base_client.time", SimpleNamespace(**vars(time) | {"sleep": wait}))
-        running = send(url, "/v1/completions", {"prompt": "x", "stream": True})
+        running = send(url, "/v1/completions", {"model": "", "prompt": "x", "stream": True})
         wait_until(lambda: bool(engine.running))
         if sdk is openai:
             with openai.OpenAI(base_url=f"{url}/v1", api_key="x", max_retries=1) as client:

@@ -20,7 +20,9 @@ def test_what_clients_were_told_is_recorded(tmp_path: Path):
         engine.record(RecordFile(str(tmp_path / "trace")))
         with serving(state_of(engine)) as url, httpx.Client(base_url=url, timeout=60) as http:
             for prompt, salt in zip(PROMPTS, SALTS, strict=True):
-                body = {"prompt": prompt, "max_tokens": 5, "ignore_eos": True} | ({"cache_salt": salt} if salt else {})
+                body = {"model": "", "prompt": prompt, "max_tokens": 5, "ignore_eos": True} | (
+                    {"cache_salt": salt} if salt else {}
+                )
                 usage = http.post("/v1/completions", json=body).raise_for_status().json()["usage"]
                 cached = usage["prompt_tokens_details"]["cached_tokens"]
                 told.append((usage["prompt_tokens"], usage["completion_tokens"], cached))

@@ -17,7 +17,7 @@ class InputMessage(Schema):
 class CountRequest(Schema):
     """POST /v1/messages/count_tokens: what makes the prompt. Then vLLM's `chat_template_kwargs`."""
 
-    model: str | None = None
+    model: str
     messages: Listed[InputMessage]
     system: Any = None
     tools: Listed[dict[str, Any]] | None = None
