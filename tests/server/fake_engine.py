@@ -7,6 +7,7 @@ import contextlib
 import socket
 import threading
 import time
+import types
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
@@ -35,6 +36,7 @@ class FakeTokenizer:
     """Ids 0 to 255 are bytes; BOS comes first when special tokens are asked for."""
 
     special_token_ids = frozenset({BOS, EOS})
+    special_tokens = types.MappingProxyType({"bos_token": "<s>", "eos_token": "</s>"})
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         return [BOS] * add_special_tokens + list(text.encode())
