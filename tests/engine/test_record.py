@@ -126,6 +126,7 @@ def test_aborted_requests_are_there_if_they_had_begun(make_engine: MakeEngine, t
         engine.abort(name)
     close(engine)
     assert [(line["end"], line["in"]) for line in lines(tmp_path / "trace")[1:]] == [("abort", 150)]
+    assert 'unrecorded_requests_total{model_name="random"} 0.0' in engine.metrics.text().decode()
 
 
 def test_samples_of_a_request_are_one_line(make_engine: MakeEngine, tmp_path: Path):

@@ -95,6 +95,12 @@ def test_two_servers_do_not_share_one(tmp_path: Path):
     RecordFile(str(tmp_path / "trace")).close()
 
 
+def test_a_line_that_is_written_in_parts_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    write = os.pwrite
+    monkeypatch.setattr(os, "pwrite", lambda to, data, offset: write(to, data[:7], offset))
+    assert lines(recorded(tmp_path / "trace", HEADER, {"t": 1})) == [HEADER, {"t": 1}]
+
+
 def test_a_line_that_does_not_fit_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     file = RecordFile(str(tmp_path / "trace"))
     file.append(HEADER)

@@ -179,7 +179,6 @@ def line_of(ended: Ended, keys: BlockHashes, start: float) -> dict[str, Any]:
     """`start`: of the section, in seconds of the engine's clock."""
     ids = keys.blocks(ended.scope, ended.tokens)
     num_blocks = ended.num_prompt_tokens // CHUNK
-    places = sorted({place // CHUNK for place in ended.places} - {0})
     return {
         "t_ms": round((ended.start_time - start) * 1000, 1),
         "queued_ms": round((ended.start_time - ended.arrival_time) * 1000, 1),
@@ -189,7 +188,7 @@ def line_of(ended: Ended, keys: BlockHashes, start: float) -> dict[str, Any]:
         "hit": ended.num_cached_tokens,
         "end": ended.finish_reason,
         "miss": ended.miss,
-        "boundaries": [place for place in places if place <= num_blocks],
+        "boundaries": sorted({place // CHUNK for place in ended.places} - {0}),
         "blocks": ids[:num_blocks],
         "answer": ids[num_blocks:],
     }
