@@ -30,7 +30,7 @@ def check(store: Store, holdings: Holdings, states: States | None, pins: list[Pi
       it goes on from is that of its last grid point;
     - no limit is passed.
     """
-    holds = [holding.hold for holding in holdings.values() if holding.hold is not None]
+    holds = [hold for holding in holdings.values() for hold in (holding.hold, holding.loan) if hold is not None]
     _check_tree(store, [*holds, *(pin.hold for pin in pins)])
     _check_sums(store, holdings, pins)
     for seq, holding in holdings.items():
@@ -132,6 +132,7 @@ def _check_owners(store: Store, holdings: Holdings, states: States | None) -> No
     for node in store.tree:
         blocks.update(node.blocks)
         slots.update(checkpoint.slot for checkpoint in node.checkpoints)
+    blocks.update(end.block for end in store.ends if end.block is not None)
     for seq, holding in holdings.items():
         if store.memory.block_bytes:
             blocks.update(seq.block_table[0 if holding.hold is None else holding.hold.depth // BLOCK_SIZE :])
@@ -140,7 +141,8 @@ def _check_owners(store: Store, holdings: Holdings, states: States | None) -> No
     _check_ids(store.memory.blocks, blocks)
     _check_ids(store.memory.slots, slots)
     if states is not None:
-        windows = Counter([*states.free_windows, *(seq.window_slot for seq in holdings)])
+        kept = [end.slot for end in store.ends]
+        windows = Counter([*states.free_windows, *kept, *(seq.window_slot for seq in holdings)])
         _require(windows == Counter(range(states.num_windows)), f"windows are held or free more than once: {windows}")
 
 
