@@ -107,7 +107,8 @@ def test_what_is_copied_is_named_until_the_rows_have_run() -> None:
     leave(cache, TEXT[:230])
     seq = sequence([*TEXT[:210], *[7] * 30])
     cache.admit(seq)
-    assert seq.copies is not None and seq.copies.window_slot != seq.window_slot
+    assert seq.copies is not None
+    assert seq.copies.window_slot != seq.window_slot
     assert seq.copies.block not in (None, *seq.block_table)
     assert len(seq.block_table) == 13
     compute(cache, seq)
@@ -120,7 +121,8 @@ def test_without_keys_and_values_windows_alone_are_copied() -> None:
     leave(cache, TEXT[:230])
     seq = sequence(TEXT[:230])
     assert cache.admit(seq) == 229
-    assert seq.copies is not None and seq.copies.block is None
+    assert seq.copies is not None
+    assert seq.copies.block is None
     cache.check([seq])
 
 

@@ -11,7 +11,7 @@ from milepost.specs import BLOCK_SIZE, LayerSpecs, checkpoint_bytes, kv_block_by
 CACHE_SHARE = 0.5
 """Of the free memory, what cache and windows may take unasked: others work on this machine too."""
 
-ENDS_SHARE = 1 / 32
+ENDS_SHARE = 1 / 16
 """Of the budget, what windows of texts' ends may take (`cache/ends.py`). There are no more of them than sequences."""
 
 MAX_BLOCKS = 1 << 21
@@ -52,7 +52,9 @@ class MemoryPlan:
             each.append(f"{size(self.checkpoint_bytes)} a recurrent state")
         parts = [f"weights {size(self.weight_bytes)}", f"cache {size(self.cache_bytes)} ({', '.join(each)})"]
         if self.window_bytes:
-            parts.append(f"{size(self.fixed_bytes)} for {self.num_seqs} running sequences and {self.num_ends} ends")
+            parts.append(
+                f"{size(self.fixed_bytes)} for {self.num_seqs} running sequences and {self.num_ends} ends of texts"
+            )
         parts.append(f"context {self.max_model_len:,} tokens")
         return f"memory: {', '.join(parts)}, free before it {size(self.available_bytes)}"
 
