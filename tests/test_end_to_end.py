@@ -106,7 +106,7 @@ def test_a_prompt_over_the_context(url: str) -> None:
 
 @needs_smollm2
 def test_a_client_that_hangs_up_ends_its_work(url: str) -> None:
-    body = {"prompt": "Once upon a time", "max_tokens": 4000, "ignore_eos": True, "stream": True}
+    body = {"model": "", "prompt": "Once upon a time", "max_tokens": 4000, "ignore_eos": True, "stream": True}
     with httpx.stream("POST", f"{url}/v1/completions", json=body) as stream:
         next(stream.iter_lines())
     for _ in range(100):

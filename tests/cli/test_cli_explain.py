@@ -142,7 +142,7 @@ def test_the_last_requests_of_a_server(capsys: pytest.CaptureFixture[str]) -> No
         headers = {"Authorization": "Bearer one"}
         for report in (CacheReport(1040, 32, 16, "diverged", 3), CacheReport(20, 16, 16), CacheReport(9, 0, 0)):
             engine.report = report
-            body = {"prompt": "\x1b[1mwords", "max_tokens": 1, "add_special_tokens": False}
+            body = {"model": "", "prompt": "\x1b[1mwords", "max_tokens": 1, "add_special_tokens": False}
             httpx.post(f"{url}/v1/completions", json=body, headers=headers).raise_for_status()
         head, first, second = told(capsys, "--url", f"{url}/v1/", "--api-key", "one two", "--last", "2").splitlines()
         assert head.split()[:5] == ["time", "request", "prompt", "matched", "resumed"]

@@ -115,6 +115,7 @@ def test_settings_arrive(loaded, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
         f"--scheduling-policy priority --generation-config vllm --num-threads 2 --chat-template {template} "
         "--api-key k --api-key l --allowed-origins * --cache-scope global --operator-api-key boss "
         '--host 127.0.0.1 --allowed-hosts a.lan --allowed-headers ["x","y"] --max-num-queued-reqs 9 --disable-log-stats'
+        f" --record {tmp_path}/trace"
     )
     assert main(["serve", *args.split()]) == 0
     (config,), (state,) = loaded.configs, states
@@ -130,11 +131,19 @@ def test_settings_arrive(loaded, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     assert (state.settings.allowed_methods, state.settings.allowed_headers) == (("*",), ("x", "y"))
     assert (state.settings.allowed_hosts, state.settings.max_num_queued_reqs) == (("127.0.0.1", "a.lan"), 9)
     assert state.loaded_bytes == (1, 2)
+    assert loaded.engine.recorded == f"{tmp_path}/trace"
 
 
 def test_a_certificate_that_cannot_be_read_is_told_before_loading(loaded, capsys: pytest.CaptureFixture[str]):
     assert main(["serve", "--port", "0", "--ssl-certfile", "/no/such/file"]) == 2
     assert "error: --ssl-certfile /no/such/file cannot be read: No such file" in capsys.readouterr().err
+    assert loaded.configs == []
+
+
+def test_a_recording_that_cannot_be_written_is_told_before_loading(loaded, capsys: pytest.CaptureFixture[str]):
+    assert main(["serve", "--port", "0", "--record", "/no/such/folder/trace"]) == 2
+    told = capsys.readouterr().err
+    assert "error: --record cannot write to /no/such/folder/trace: No such file or directory\nhint: give a file" in told
     assert loaded.configs == []
 
 

@@ -38,6 +38,7 @@ def test_special_tokens_are_added_only_if_asked() -> None:
     backend.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 2)])
     tokenizer = Tokenizer(TokenizerSource(backend, {"bos_token": "<s>"}), [5])
     assert tokenizer.bos_token_id == 2
+    assert tokenizer.special_tokens == {"bos_token": "<s>"}
     assert tokenizer.eos_token_ids == {5}
     assert tokenizer.special_token_ids == {2}
     assert tokenizer.encode("a") == [2, 1]

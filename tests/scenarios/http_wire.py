@@ -168,6 +168,7 @@ class Sample:
 
 def body_of(ask: Ask) -> dict[str, Any]:
     return {
+        "model": "",
         "prompt": ask.prompt,
         "max_tokens": ask.num_tokens,
         "n": ask.num_samples,

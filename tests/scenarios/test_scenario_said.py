@@ -41,7 +41,7 @@ def test_e2_cached_tokens_are_always_told(serve: Serve) -> None:
     assert client.ask(prompt).report.cached == 0
     assert client.resumes(client.ask(prompt).report.cached, 199)
     if isinstance(client.wire, HttpWire):
-        body = {"max_tokens": 2, "ignore_eos": True}
+        body = {"model": "", "max_tokens": 2, "ignore_eos": True}
         for known in (0, 99):
             answer = client.wire.post("/v1/completions", {**body, "prompt": prompt[::-1][:100]}).json()
             details = answer["usage"]["prompt_tokens_details"]

@@ -7,6 +7,7 @@ import contextlib
 import socket
 import threading
 import time
+import types
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
@@ -19,6 +20,7 @@ from milepost.cache.tree_snapshot import CheckpointView, NodeView, TreeSnapshot
 from milepost.engine.chat import ChatTemplate
 from milepost.engine.places import Places, in_tokens
 from milepost.engine.prefixes import PinFor
+from milepost.engine.record_file import RecordFile
 from milepost.errors import RequestError, RequestFailed
 from milepost.outputs import CacheReport, CompletionOutput, Logprob, PinnedPrefix, PrewarmOutput, RequestOutput
 from milepost.sampling_params import RequestOutputKind, SamplingParams
@@ -34,6 +36,7 @@ class FakeTokenizer:
     """Ids 0 to 255 are bytes; BOS comes first when special tokens are asked for."""
 
     special_token_ids = frozenset({BOS, EOS})
+    special_tokens = types.MappingProxyType({"bos_token": "<s>", "eos_token": "</s>"})
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         return [BOS] * add_special_tokens + list(text.encode())
@@ -100,6 +103,7 @@ class FakeEngine:
         self.pins: dict[str, PinnedPrefix] = {}
         self.owners: dict[str, str] = {}
         self.tree_scopes: list[str | None] = []
+        self.recorded: str | None = None
         self.shut_down = False
         self._seen: set[tuple[str, tuple[int, ...]]] = set()
 
@@ -186,6 +190,9 @@ class FakeEngine:
     def forget(self) -> None:
         """From now on nothing is cached."""
         self._seen.clear()
+
+    def record(self, file: RecordFile) -> None:
+        self.recorded = file.path
 
     def shutdown(self) -> None:
         self.shut_down = True

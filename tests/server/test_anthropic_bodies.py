@@ -36,7 +36,7 @@ BODY: dict[str, Any] = {
 GENERATION = {"stop_sequences": ["x"], "top_k": 3, "diagnostics": {"previous_message_id": "msg_x"}}
 VALID = [
     ("/v1/messages", BODY | GENERATION),
-    ("/v1/messages", {"messages": [{"role": "user", "content": "q"}], "max_tokens": 5, "stream": True}),
+    ("/v1/messages", {"model": "", "messages": [{"role": "user", "content": "q"}], "max_tokens": 5, "stream": True}),
     ("/v1/messages/count_tokens", BODY),
 ]
 

@@ -28,7 +28,7 @@ def error_of(answer: httpx.Response, status: int, kind: str) -> str:
 def test_a_prompt_that_is_too_long(http: httpx.Client, engine: FakeEngine) -> None:
     words = "w" * engine.max_model_len
     num_tokens = len(f"<user>{words}<assistant>")
-    body = {"messages": [{"role": "user", "content": words}], "max_tokens": 1}
+    body = {"model": "", "messages": [{"role": "user", "content": words}], "max_tokens": 1}
     for stream in (False, True):
         message = error_of(http.post(MESSAGES, json={**body, "stream": stream}), 400, "invalid_request_error")
         assert message.startswith(f"prompt is too long: {num_tokens} tokens > {engine.max_model_len - 1} maximum")
@@ -39,7 +39,7 @@ def test_a_prompt_that_is_too_long(http: httpx.Client, engine: FakeEngine) -> No
 
 def test_a_prompt_that_just_fits(http: httpx.Client, engine: FakeEngine) -> None:
     room = engine.max_model_len - len("<user><assistant>")
-    body = {"messages": [{"role": "user", "content": "w" * (room - 1)}], "max_tokens": 99}
+    body = {"model": "", "messages": [{"role": "user", "content": "w" * (room - 1)}], "max_tokens": 99}
     message = http.post(MESSAGES, json=body).json()
     assert (message["usage"]["output_tokens"], message["stop_reason"]) == (1, "model_context_window_exceeded")
     body["messages"] = [{"role": "user", "content": "w" * room}]

@@ -115,7 +115,7 @@ def test_tools_of_unknown_kind_are_skipped_by_name(http: httpx.Client, engine: F
     search = {"type": "web_search_20250305", "name": "web_search"}
     with_search = prompt_of(http, engine, [user("q")], tools=[TOOL, search])
     assert with_search == prompt_of(http, engine, [user("q")], tools=[TOOL])
-    body = {"messages": [user("q")], "tools": [search], "max_tokens": 1}
+    body = {"model": "", "messages": [user("q")], "tools": [search], "max_tokens": 1}
     assert http.post(MESSAGES, json=body).headers["x-milepost-skipped-tools"] == "web_search_20250305"
 
 
@@ -140,11 +140,13 @@ def test_the_billing_block_is_removed_and_told(http: httpx.Client, engine: FakeE
         billing = text(f"x-anthropic-billing-header: cc_version=2.1.{number}; cch={number}1f;")
         system = [billing, text("You are an agent.")]
         prompts.add(prompt_of(http, engine, [user("q")], system=system))
-        answer = http.post(MESSAGES, json={"messages": [user("q")], "system": system, "max_tokens": 1, "stream": True})
+        answer = http.post(
+            MESSAGES, json={"model": "", "messages": [user("q")], "system": system, "max_tokens": 1, "stream": True}
+        )
         assert answer.headers["x-milepost-removed"] == "x-anthropic-billing-header"
         assert prompt_of(http, engine, [user("q")], system=[billing]) == "<user>q<assistant>"
     assert prompts == {"<system>You are an agent.<user>q<assistant>"}
-    answer = http.post(MESSAGES, json={"messages": [user("q")], "system": "x", "max_tokens": 1})
+    answer = http.post(MESSAGES, json={"model": "", "messages": [user("q")], "system": "x", "max_tokens": 1})
     assert "x-milepost-removed" not in answer.headers
 
 
@@ -172,7 +174,7 @@ def test_the_billing_block_is_removed_and_told(http: httpx.Client, engine: FakeE
 )
 def test_what_cannot_be_read_is_named(http: httpx.Client, messages: Any, told: str) -> None:
     for path in (MESSAGES, COUNT):
-        answer = http.post(path, json={"messages": messages, "max_tokens": 8})
+        answer = http.post(path, json={"model": "", "messages": messages, "max_tokens": 8})
         error = answer.json()
         assert (answer.status_code, error["type"], error["error"]["type"]) == (400, "error", "invalid_request_error")
         assert re.match(told, error["error"]["message"]), error

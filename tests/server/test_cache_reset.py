@@ -4,7 +4,7 @@ import httpx
 from fake_engine import FakeEngine, serving, state_of
 
 PATH = "/reset_prefix_cache"
-CHAT = {"messages": [{"role": "user", "content": "a question of some length"}], "max_tokens": 1}
+CHAT = {"model": "", "messages": [{"role": "user", "content": "a question of some length"}], "max_tokens": 1}
 
 
 def cached(http: httpx.Client) -> int:

@@ -19,7 +19,9 @@ def cache_of(engine: Engine, *prompts: list[int], **settings: Any) -> dict[str, 
     headers = {"Authorization": "Bearer one"}
     with serving(state_of(engine, **settings)) as url, httpx.Client(base_url=url, headers=headers, timeout=60) as http:
         for prompt in prompts:
-            assert http.post("/v1/completions", json={"prompt": prompt, "max_tokens": 1}).status_code == 200
+            assert (
+                http.post("/v1/completions", json={"model": "", "prompt": prompt, "max_tokens": 1}).status_code == 200
+            )
         told: dict[str, Any] = http.get("/cache").json()
         return told
 
@@ -123,7 +125,7 @@ def test_a_key_sees_its_own_tree_of_a_real_engine() -> None:
     settings = {"api_keys": ("one", "two", "three"), "operator_api_key": "boss"}
     with running_engine() as engine, serving(state_of(engine, **settings)) as url, httpx.Client(base_url=url) as http:
         for key, length in (("one", 200), ("two", 100)):
-            body = {"prompt": PROMPT[:length], "max_tokens": 1}
+            body = {"model": "", "prompt": PROMPT[:length], "max_tokens": 1}
             assert http.post("/v1/completions", json=body, headers={"x-api-key": key}, timeout=60).status_code == 200
         assert spans(http, "one") == [(0, 192)]
         assert spans(http, "two") == [(0, 96)]

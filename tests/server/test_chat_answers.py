@@ -42,7 +42,7 @@ def engine_of(template: str = "List of tools: [") -> FakeEngine:
 
 
 def asked(**fields: object) -> ChatRequest:
-    return ChatRequest.model_validate({"messages": [{"role": "user", "content": "x"}], **fields})
+    return ChatRequest.model_validate({"model": "", "messages": [{"role": "user", "content": "x"}], **fields})
 
 
 def test_a_special_token_can_tell_the_family_and_the_parser_sees_it():

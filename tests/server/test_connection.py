@@ -17,7 +17,7 @@ from milepost.server.app import create_app
 from milepost.server.connection import Connection
 from milepost.server.run import listen, url_of
 
-CHAT = {"messages": [{"role": "user", "content": "q"}], "max_tokens": 5}
+CHAT = {"model": "", "messages": [{"role": "user", "content": "q"}], "max_tokens": 5}
 
 
 class Hasty(Connection):

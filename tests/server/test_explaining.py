@@ -20,7 +20,7 @@ DIVERGED = CacheReport(40, 32, 16, "diverged", 35)
 def ask(path: str, **fields: Any) -> dict[str, Any]:
     words = "".join(map(chr, range(64, 104)))
     prompt = {"prompt": list(words.encode())} if path == TEXT else {"messages": [{"role": "user", "content": words}]}
-    return {**prompt, "max_tokens": 2, **fields}
+    return {"model": "", **prompt, "max_tokens": 2, **fields}
 
 
 def chunks(answer: httpx.Response) -> list[dict[str, Any]]:
@@ -172,7 +172,7 @@ def test_cached_tokens_are_told_always_and_the_rest_on_request(http: httpx.Clien
     options = {"stream": True, "stream_options": {"include_usage": True}} if stream else {}
     for repeated in (False, True):
         for explain in ({}, {"explain_cache": True}):
-            answer = http.post(path, json={**prompt, **options, **explain, "max_tokens": 1})
+            answer = http.post(path, json={"model": "", **prompt, **options, **explain, "max_tokens": 1})
             last = chunks(answer)[-1] if stream else answer.json()
             cached = last["usage"]["prompt_tokens_details"]["cached_tokens"]
             assert isinstance(cached, int)

@@ -22,12 +22,15 @@ from milepost.server.responses_store import ResponseStore
 
 SECRET = "poison"
 ASK = [{"role": "user", "content": f"{SECRET}?"}]
-CHAT = ("/v1/chat/completions", {"messages": ASK, "max_tokens": 5})
+CHAT = ("/v1/chat/completions", {"model": "", "messages": ASK, "max_tokens": 5})
 RESPONSE = ("/v1/responses", {"model": "", "input": f"{SECRET}?", "max_output_tokens": 5})
-MESSAGE = ("/v1/messages", {"messages": ASK, "max_tokens": 5})
-COMPLETION = ("/v1/completions", {"prompt": SECRET, "max_tokens": 5})
+MESSAGE = ("/v1/messages", {"model": "", "messages": ASK, "max_tokens": 5})
+COMPLETION = ("/v1/completions", {"model": "", "prompt": SECRET, "max_tokens": 5})
 EMBEDDING = ("/v1/embeddings", {"input": SECRET})
-REGEX = ("/v1/chat/completions", {"messages": ASK, "max_tokens": 5, "structured_outputs": {"regex": f"{SECRET}+"}})
+REGEX = (
+    "/v1/chat/completions",
+    {"model": "", "messages": ASK, "max_tokens": 5, "structured_outputs": {"regex": f"{SECRET}+"}},
+)
 
 Ask = tuple[str, dict[str, Any]]
 
@@ -70,7 +73,13 @@ async def answers(url: str, failing: list[Ask]) -> tuple[list[str], list[httpx.R
     async with httpx.AsyncClient(base_url=url, timeout=None) as http:
 
         async def neighbour(number: int) -> str:
-            body = {"prompt": f"Once upon a time {number}", "max_tokens": 40, "seed": number, "temperature": number % 2}
+            body = {
+                "model": "",
+                "prompt": f"Once upon a time {number}",
+                "max_tokens": 40,
+                "seed": number,
+                "temperature": number % 2,
+            }
             answer = await http.post("/v1/completions", json=body)
             return str(answer.json()["choices"][0]["text"])
 

@@ -6,7 +6,7 @@ import httpx
 import pytest
 from fake_engine import FakeEngine, serving, state_of
 
-CHAT = {"messages": [{"role": "user", "content": "q"}]}
+CHAT = {"model": "", "messages": [{"role": "user", "content": "q"}]}
 PAGE = "https://page.example"
 
 

@@ -22,9 +22,9 @@ def said(*parts: dict[str, Any]) -> list[dict[str, Any]]:
     return [{"role": "user", "content": list(parts)}]
 
 
-CHAT: dict[str, Any] = {"messages": said({"type": "text", "text": "What?"}, CHAT_PART)}
-CLAUDE: dict[str, Any] = {"messages": said({"type": "text", "text": "What?"}, BLOCK), "max_tokens": 3}
-SHOWN: dict[str, Any] = {"messages": said(RESULT, {"type": "text", "text": "What?"}), "max_tokens": 3}
+CHAT: dict[str, Any] = {"model": "", "messages": said({"type": "text", "text": "What?"}, CHAT_PART)}
+CLAUDE: dict[str, Any] = {"model": "", "messages": said({"type": "text", "text": "What?"}, BLOCK), "max_tokens": 3}
+SHOWN: dict[str, Any] = {"model": "", "messages": said(RESULT, {"type": "text", "text": "What?"}), "max_tokens": 3}
 ITEMS: dict[str, Any] = {"model": "fake", "input": said({"type": "input_text", "text": "What?"}, ITEM_PART)}
 
 

@@ -59,7 +59,12 @@ def test_options_that_change_nothing_are_no_unknown_fields(client: openai.OpenAI
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_prewarm_reads_the_prompt_and_generates_nothing(http: httpx.Client, engine: FakeEngine, stream: bool):
-    body = {"messages": [{"role": "user", "content": "q"}], "max_tokens": 9, "prompt_cache_options": {"prewarm": True}}
+    body = {
+        "model": "",
+        "messages": [{"role": "user", "content": "q"}],
+        "max_tokens": 9,
+        "prompt_cache_options": {"prewarm": True},
+    }
     answer = http.post("/v1/chat/completions", json=body | {"stream": stream})
     assert answer.status_code == 200
     assert "Caf" not in answer.text
@@ -82,7 +87,7 @@ def test_what_was_written_and_what_was_read(client: openai.OpenAI, engine: FakeE
 
 
 def test_places_in_tokens(http: httpx.Client, engine: FakeEngine):
-    body = {"messages": [{"role": "user", "content": [{"type": "text", "text": LONG, **MARK}]}]}
+    body = {"model": "", "messages": [{"role": "user", "content": [{"type": "text", "text": LONG, **MARK}]}]}
     assert http.post("/v1/chat/completions", json=body | {"cache_breakpoints": [3, 64]}).status_code == 200
     assert engine.asked[-1][0]["places"].breakpoints == (3, 64, len(f"<user>{LONG}"))
     refused = http.post("/v1/chat/completions", json=body | {"cache_breakpoints": [9999]})

@@ -50,7 +50,7 @@ def test_stream(client: openai.OpenAI):
 
 
 def test_stream_on_the_wire(http: httpx.Client):
-    body = {"messages": ASK, "stream": True, "stream_options": {"include_usage": True}}
+    body = {"model": "", "messages": ASK, "stream": True, "stream_options": {"include_usage": True}}
     answer = http.post("/v1/chat/completions", json=body)
     assert answer.headers["content-type"].startswith("text/event-stream")
     *events, end = answer.text.split("\n\n")
@@ -175,16 +175,15 @@ def test_nulls_mean_not_given(http: httpx.Client, engine: FakeEngine):
         "stream",
         "logprobs",
         "response_format",
-        "model",
         "seed",
     )
-    answer = http.post("/v1/chat/completions", json={"messages": ASK} | dict.fromkeys(names))
+    answer = http.post("/v1/chat/completions", json={"model": "", "messages": ASK} | dict.fromkeys(names))
     assert answer.status_code == 200
     assert engine.asked[-1][1].temperature == 0.25
 
 
 def prompt_of(http: httpx.Client, engine: FakeEngine, **body: object) -> str:
-    answer = http.post("/v1/chat/completions", json={"messages": ASK} | body)
+    answer = http.post("/v1/chat/completions", json={"model": "", "messages": ASK} | body)
     assert answer.status_code == 200, answer.text
     prompt = engine.asked[-1][0]
     assert bytes(prompt["prompt_token_ids"]).decode() == prompt["prompt"], "a template brings its own special tokens"
@@ -280,7 +279,7 @@ REFUSED = [
 
 @pytest.mark.parametrize(("change", "param"), REFUSED, ids=[f"{param}-{i}" for i, (_, param) in enumerate(REFUSED)])
 def test_refused(http: httpx.Client, change: dict, param: str):
-    answer = http.post("/v1/chat/completions", json={"messages": ASK} | change)
+    answer = http.post("/v1/chat/completions", json={"model": "", "messages": ASK} | change)
     error = answer.json()["error"]
     assert answer.status_code == 400
     assert error["type"] == "invalid_request_error"
@@ -290,7 +289,7 @@ def test_refused(http: httpx.Client, change: dict, param: str):
 
 def test_accepted_formats(http: httpx.Client):
     for change in ({"response_format": {"type": "text"}}, {"tool_choice": "none"}, {"guided_json": None}, {"stop": []}):
-        assert http.post("/v1/chat/completions", json={"messages": ASK} | change).status_code == 200
+        assert http.post("/v1/chat/completions", json={"model": "", "messages": ASK} | change).status_code == 200
 
 
 def test_too_long_for_the_context(client: openai.OpenAI):
@@ -315,7 +314,7 @@ def test_other_model(client: openai.OpenAI):
 
 def test_no_tokenizer():
     with serving(state_of(FakeEngine(with_text=False))) as url:
-        answer = httpx.post(f"{url}/v1/chat/completions", json={"messages": ASK})
+        answer = httpx.post(f"{url}/v1/chat/completions", json={"model": "", "messages": ASK})
     assert answer.status_code == 400
     assert "no chat template" in answer.json()["error"]["message"]
     assert "--chat-template" in answer.json()["error"]["message"]
@@ -337,7 +336,7 @@ def test_failure_inside(failure: Exception, told: str, caplog: pytest.LogCapture
             with pytest.raises(openai.InternalServerError, match=told):
                 client.chat.completions.create(model="", messages=ASK, stream=stream)
         engine.fail_after = 5
-        answer = httpx.post(f"{url}/v1/chat/completions", json={"messages": ASK, "stream": True})
+        answer = httpx.post(f"{url}/v1/chat/completions", json={"model": "", "messages": ASK, "stream": True})
         *_, before, error, done, end = answer.text.split("\n\n")
         assert "delta" in before
         assert told in json.loads(error.removeprefix("data: "))["error"]["message"]

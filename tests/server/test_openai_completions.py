@@ -93,7 +93,7 @@ def test_echo_with_logprobs_scores_the_prompt(client: openai.OpenAI):
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_echo_alone_generates_nothing(http: httpx.Client, stream: bool):
-    body = {"prompt": "ab", "echo": True, "max_tokens": 0, "logprobs": 1, "stream": stream}
+    body = {"model": "", "prompt": "ab", "echo": True, "max_tokens": 0, "logprobs": 1, "stream": stream}
     if stream:
         body["stream_options"] = {"include_usage": True}
     text = http.post("/v1/completions", json=body).text
@@ -158,13 +158,17 @@ REFUSED = [
 
 @pytest.mark.parametrize(("body", "param"), REFUSED, ids=[f"{param}-{i}" for i, (_, param) in enumerate(REFUSED)])
 def test_refused(http: httpx.Client, body: dict, param: str):
-    answer = http.post("/v1/completions", json=body)
+    answer = http.post("/v1/completions", json={"model": ""} | body)
     assert answer.status_code == 400, answer.text
     assert answer.json()["error"]["param"] == param
 
 
 def test_too_long_for_the_context(http: httpx.Client):
-    for body in ({"prompt": "x" * 256}, {"prompt": ["y", "x" * 256]}, {"prompt": "x", "max_tokens": 255}):
+    for body in (
+        {"model": "", "prompt": "x" * 256},
+        {"model": "", "prompt": ["y", "x" * 256]},
+        {"model": "", "prompt": "x", "max_tokens": 255},
+    ):
         error = http.post("/v1/completions", json=body).json()["error"]
         assert (error["code"], error["param"]) == ("context_length_exceeded", "prompt")
 
@@ -172,21 +176,21 @@ def test_too_long_for_the_context(http: httpx.Client):
 def test_ids_work_without_a_tokenizer():
     engine = FakeEngine(with_text=False)
     with serving(state_of(engine)) as url, httpx.Client(base_url=url) as http:
-        body = {"prompt": [1, 2], "max_tokens": 2, "echo": True, "logprobs": 0}
+        body = {"model": "", "prompt": [1, 2], "max_tokens": 2, "echo": True, "logprobs": 0}
         answer = http.post("/v1/completions", json=body).json()
         assert answer["choices"][0]["text"] == ""
         assert answer["choices"][0]["logprobs"]["tokens"][0] == "token_id:1"
-        refused = http.post("/v1/completions", json={"prompt": "text"})
+        refused = http.post("/v1/completions", json={"model": "", "prompt": "text"})
         assert (refused.status_code, refused.json()["error"]["param"]) == (400, "prompt")
-        refused = http.post("/v1/completions", json={"prompt": [1], "stop": "a"})
+        refused = http.post("/v1/completions", json={"model": "", "prompt": [1], "stop": "a"})
         assert (refused.status_code, refused.json()["error"]["param"]) == (400, "stop")
 
 
 def test_one_bad_prompt_of_many_refuses_all(http: httpx.Client, engine: FakeEngine):
-    answer = http.post("/v1/completions", json={"prompt": [[1], [2], [999]], "stream": True})
+    answer = http.post("/v1/completions", json={"model": "", "prompt": [[1], [2], [999]], "stream": True})
     assert answer.status_code == 400
     assert not engine.running
 
 
 def test_best_of_is_ignored(http: httpx.Client):
-    assert len(http.post("/v1/completions", json={"prompt": "a", "best_of": 4}).json()["choices"]) == 1
+    assert len(http.post("/v1/completions", json={"model": "", "prompt": "a", "best_of": 4}).json()["choices"]) == 1

@@ -37,7 +37,7 @@ def test_one_text(client: openai.OpenAI, engine: FakeEngine):
     [(["ab", "c"], [98, 99]), ([1, 2, 3], [3]), ([[1, 2], [5]], [2, 5]), ([""], [BOS])],
 )
 def test_lists_and_token_ids(http: httpx.Client, given: Any, last: list[int]):
-    answer = http.post(PATH, json={"input": given}).json()
+    answer = http.post(PATH, json={"model": "", "input": given}).json()
     assert [one["index"] for one in answer["data"]] == list(range(len(last)))
     for one, token in zip(answer["data"], last, strict=True):
         assert one["embedding"] == pytest.approx(unit([token, 2, 0]), rel=1e-6)
@@ -45,7 +45,7 @@ def test_lists_and_token_ids(http: httpx.Client, given: Any, last: list[int]):
 
 def test_formats(http: httpx.Client):
     as_floats, as_text = (
-        http.post(PATH, json={"input": "a", "encoding_format": name}).json()["data"][0]["embedding"]
+        http.post(PATH, json={"model": "", "input": "a", "encoding_format": name}).json()["data"][0]["embedding"]
         for name in ("float", "base64")
     )
     assert np.frombuffer(base64.b64decode(as_text), dtype="<f4").tolist() == as_floats
@@ -53,7 +53,7 @@ def test_formats(http: httpx.Client):
 
 def test_dimensions_and_length(http: httpx.Client):
     def vector(**fields: Any) -> list[float]:
-        return http.post(PATH, json={"input": [3], **fields}).json()["data"][0]["embedding"]
+        return http.post(PATH, json={"model": "", "input": [3], **fields}).json()["data"][0]["embedding"]
 
     assert vector(normalize=False) == [3, 2, 0]
     assert vector(dimensions=1) == [1], "of length 1 again"
@@ -63,11 +63,11 @@ def test_dimensions_and_length(http: httpx.Client):
 
 def test_pooling_by_field_and_by_flag(http: httpx.Client, engine: FakeEngine):
     for name in ("mean", "MEAN"):
-        answer = http.post(PATH, json={"input": [1, 5], "pooling_type": name, "normalize": False})
+        answer = http.post(PATH, json={"model": "", "input": [1, 5], "pooling_type": name, "normalize": False})
         assert answer.json()["data"][0]["embedding"] == [3, 2, 0]
     assert not engine.asked[-1][1].reads_prefix_cache
     with serving(state_of(FakeEngine(), pooling="mean")) as url:
-        body = {"input": [1, 5], "normalize": False}
+        body = {"model": "", "input": [1, 5], "normalize": False}
         assert httpx.post(f"{url}{PATH}", json=body).json()["data"][0]["embedding"] == [3, 2, 0]
         last = httpx.post(f"{url}{PATH}", json=body | {"pooling_type": "LAST"})
         assert last.json()["data"][0]["embedding"] == [5, 2, 0]
@@ -90,12 +90,12 @@ def test_pooling_by_field_and_by_flag(http: httpx.Client, engine: FakeEngine):
     ],
 )
 def test_what_cannot_be(http: httpx.Client, fields: dict[str, Any], param: str):
-    refused = http.post(PATH, json=fields)
+    refused = http.post(PATH, json={"model": ""} | fields)
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, param)
 
 
 def test_unknown_fields_and_other_models(http: httpx.Client):
-    answer = http.post(PATH, json={"input": "a", "user": "me", "temperature": 1})
+    answer = http.post(PATH, json={"model": "", "input": "a", "user": "me", "temperature": 1})
     assert answer.headers["x-milepost-ignored-fields"] == "user, temperature"
     assert http.post(PATH, json={"input": "a", "model": "other"}).status_code == 404
 
@@ -103,11 +103,11 @@ def test_unknown_fields_and_other_models(http: httpx.Client):
 def test_it_waits_in_the_same_queue():
     engine = FakeEngine(step_s=0.5, endless=True)
     with serving(state_of(engine, max_num_queued_reqs=1)) as url:
-        body = {"prompt": "a", "max_tokens": 200, "stream": True}
+        body = {"model": "", "prompt": "a", "max_tokens": 200, "stream": True}
         with httpx.stream("POST", f"{url}/v1/completions", json=body) as running:
             lines = running.iter_lines()
             next(lines)
-            assert httpx.post(f"{url}{PATH}", json={"input": "a"}).status_code == 429
+            assert httpx.post(f"{url}{PATH}", json={"model": "", "input": "a"}).status_code == 429
 
 
 def test_a_real_model_says_what_it_reused():
@@ -115,7 +115,7 @@ def test_a_real_model_says_what_it_reused():
     with running_engine() as engine, serving(state_of(engine)) as url:  # type: ignore[arg-type]
 
         def asked(**fields: Any) -> dict[str, Any]:
-            body = {"input": prompt, "explain_cache": True, **fields}
+            body = {"model": "", "input": prompt, "explain_cache": True, **fields}
             return httpx.post(f"{url}{PATH}", json=body, timeout=60).json()
 
         first, second, mean = asked(), asked(), asked(pooling_type="mean")

@@ -1,7 +1,12 @@
+from typing import Any
+
 import anthropic
+import httpx
 import openai
 import pytest
 from fake_engine import FakeEngine, serving, state_of
+
+ASK = [{"role": "user", "content": "q"}]
 
 
 def test_models(client: openai.OpenAI):
@@ -21,6 +26,36 @@ def test_models_for_clients_of_anthropic(url: str):
     assert model.created_at.tzinfo is not None
     with pytest.raises(anthropic.NotFoundError):
         claude.models.retrieve("other")
+
+
+NEEDS_MODEL: dict[str, dict[str, Any]] = {
+    "/v1/chat/completions": {"messages": ASK},
+    "/v1/chat/completions/render": {"messages": ASK},
+    "/v1/completions": {"prompt": "q"},
+    "/v1/embeddings": {"input": "q"},
+    "/v1/responses": {"input": "q"},
+    "/v1/messages": {"messages": ASK, "max_tokens": 1},
+    "/v1/messages/count_tokens": {"messages": ASK},
+}
+
+
+@pytest.mark.parametrize("path", NEEDS_MODEL)
+def test_a_request_names_its_model(http: httpx.Client, path: str) -> None:
+    """As in both official APIs. The empty name is any server's."""
+    for named in ({}, {"model": None}):
+        refused = http.post(path, json=NEEDS_MODEL[path] | named)
+        assert refused.status_code == 400
+        error = refused.json()["error"]
+        assert (error["type"], error["message"][:6]) == ("invalid_request_error", "model:")
+        assert error.get("param", "model") == "model"
+    assert http.post(path, json=NEEDS_MODEL[path] | {"model": ""}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("path", "name"), [("/v1/responses/input_tokens", "input"), ("/tokenize", "prompt"), ("/cache/prefixes", "prompt")]
+)
+def test_where_the_model_may_be_left_out(http: httpx.Client, path: str, name: str) -> None:
+    assert http.post(path, json={name: "q"}).is_success
 
 
 def test_served_names_replace_the_models_own():

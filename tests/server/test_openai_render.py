@@ -9,7 +9,7 @@ MESSAGES = [
     {"role": "system", "content": [{"type": "text", "text": "é", "cache_control": {"type": "ephemeral"}}]},
     {"role": "user", "content": "question"},
 ]
-BODY = {"messages": MESSAGES, "temperature": 0.5, "top_k": 3, "stop": "END", "stream": True, "n": 2}
+BODY = {"model": "", "messages": MESSAGES, "temperature": 0.5, "top_k": 3, "stop": "END", "stream": True, "n": 2}
 
 
 def test_the_prompt_its_tokens_and_its_places(http: httpx.Client, engine: FakeEngine):
@@ -33,12 +33,18 @@ def test_how_it_would_be_sampled(http: httpx.Client):
     assert (params["temperature"], params["top_k"], params["stop"], params["n"]) == (0.5, 3, ["END"], 2)
     assert params["max_tokens"] == 256 - len(told["token_ids"])
     assert http.post(RENDER, json=BODY | {"max_tokens": 7}).json()["sampling_params"]["max_tokens"] == 7
-    plain = http.post(RENDER, json={"messages": MESSAGES}).json()["sampling_params"]
+    plain = http.post(RENDER, json={"model": "", "messages": MESSAGES}).json()["sampling_params"]
     assert (plain["temperature"], plain["top_k"]) == (0.25, 7), "the model's own"
 
 
 @pytest.mark.parametrize(
-    "fields", [{"messages": []}, {"tool_choice": "required"}, {"temperature": -1}, {"messages": [MESSAGES[1]] * 40}]
+    "fields",
+    [
+        {"model": "", "messages": []},
+        {"tool_choice": "required"},
+        {"temperature": -1},
+        {"model": "", "messages": [MESSAGES[1]] * 40},
+    ],
 )
 def test_what_chat_refuses_is_refused(http: httpx.Client, fields: dict):
     refused = http.post(RENDER, json=BODY | fields)
@@ -49,7 +55,7 @@ def test_what_chat_refuses_is_refused(http: httpx.Client, fields: dict):
 def test_it_takes_no_seat_in_the_queue():
     engine = FakeEngine(step_s=0.5, endless=True)
     with serving(state_of(engine, max_num_queued_reqs=1)) as url:
-        body = {"messages": MESSAGES[1:], "stream": True}
+        body = {"model": "", "messages": MESSAGES[1:], "stream": True}
         with httpx.stream("POST", f"{url}/v1/chat/completions", json=body) as running:
             lines = running.iter_lines()
             next(lines)

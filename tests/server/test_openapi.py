@@ -10,20 +10,21 @@ import pytest
 from fake_engine import FakeEngine, serving, state_of
 from test_keys_of_routes import endpoints
 
+from milepost.server.anthropic_errors import speaks_anthropic
 from milepost.server.app import create_app
 from milepost.server.openapi import ROUTES, document
 from milepost.server.page import is_page
 
 MESSAGES = [{"role": "user", "content": "q"}]
 BODIES: dict[str, Any] = {
-    "/v1/chat/completions": {"messages": MESSAGES},
-    "/v1/chat/completions/render": {"messages": MESSAGES},
-    "/v1/completions": {"prompt": "q"},
-    "/v1/embeddings": {"input": "q"},
+    "/v1/chat/completions": {"model": "", "messages": MESSAGES},
+    "/v1/chat/completions/render": {"model": "", "messages": MESSAGES},
+    "/v1/completions": {"model": "", "prompt": "q"},
+    "/v1/embeddings": {"model": "", "input": "q"},
     "/v1/responses": {"model": "fake", "input": "q"},
     "/v1/responses/input_tokens": {"input": "q"},
-    "/v1/messages": {"messages": MESSAGES, "max_tokens": 5},
-    "/v1/messages/count_tokens": {"messages": MESSAGES},
+    "/v1/messages": {"model": "", "messages": MESSAGES, "max_tokens": 5},
+    "/v1/messages/count_tokens": {"model": "", "messages": MESSAGES},
     "/tokenize": {"prompt": "q"},
     "/detokenize": {"tokens": [65]},
     "/cache/prefixes": {"prompt": "q"},
@@ -57,9 +58,11 @@ def test_answers_are_as_they_are_told(http: httpx.Client, method: str, path: str
     assert answer.is_success is works, answer.text
     check(answer, told, method, path, "200" if works else "4XX")
     if path in BODIES:
-        wrong = http.post(path, json={"model": 5, "messages": 5, "tokens": 5})
-        assert wrong.status_code == 400
-        check(wrong, told, method, path, "4XX")
+        bad: dict[str, Any] = {"model": 5, "messages": 5, "tokens": 5}
+        for body in (bad, {**BODIES[path], "thread": {}}) if speaks_anthropic(path) else (bad,):
+            wrong = http.post(path, json=body)
+            assert wrong.status_code == 400
+            check(wrong, told, method, path, "4XX")
     if ROUTES[method, path].streams:
         check(http.post(path, json={**BODIES[path], "stream": True}), told, method, path, "200")
 

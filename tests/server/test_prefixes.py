@@ -38,7 +38,7 @@ def listed(http: httpx.Client) -> list[str]:
 
 
 def cached(http: httpx.Client, **body: Any) -> int:
-    answer = http.post("/v1/completions", json={"prompt": [*PROMPT, 5], "max_tokens": 1, **body})
+    answer = http.post("/v1/completions", json={"model": "", "prompt": [*PROMPT, 5], "max_tokens": 1, **body})
     return int(answer.json()["usage"]["prompt_tokens_details"]["cached_tokens"])
 
 
@@ -77,7 +77,7 @@ def test_prewarm_pin_list_and_unpin_on_a_real_model() -> None:
 
 def test_a_request_for_no_tokens_prewarms_too() -> None:
     with running_engine() as engine, serving(state_of(engine)) as url, client(url) as http:
-        answer = http.post("/v1/completions", json={"prompt": PROMPT, "max_tokens": 0}).json()
+        answer = http.post("/v1/completions", json={"model": "", "prompt": PROMPT, "max_tokens": 0}).json()
         assert (answer["choices"][0]["text"], answer["choices"][0]["finish_reason"]) == ("", "length")
         assert (answer["usage"]["prompt_tokens"], answer["usage"]["completion_tokens"]) == (200, 0)
         assert cached(http) == 192
@@ -201,7 +201,7 @@ def test_a_clients_breakpoints_count_in_chats_too() -> None:
     engine = FakeEngine()
     marked = {**SYSTEM, "cache_control": {"type": "ephemeral"}}
     with serving(state_of(engine)) as url, client(url) as http:
-        body = {"messages": [SYSTEM, {"role": "user", "content": "Hi"}], "cache_breakpoints": [4, 9]}
+        body = {"model": "", "messages": [SYSTEM, {"role": "user", "content": "Hi"}], "cache_breakpoints": [4, 9]}
         assert http.post("/cache/prefixes", json=body).is_success
         assert http.post("/cache/prefixes", json={**body, "messages": [marked]}).is_success
         refused = http.post("/cache/prefixes", json={**body, "cache_breakpoints": "often"})

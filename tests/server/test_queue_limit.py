@@ -1,19 +1,23 @@
 """A bounded queue: what is in flight goes on, what comes beyond is refused at once and may come again."""
 
 import contextlib
+import time
 from collections.abc import Iterator
+from types import ModuleType, SimpleNamespace
 
 import anthropic
 import httpx
 import openai
 import pytest
 from fake_engine import FakeEngine, serving, state_of, wait_until
+from test_stream import send
 
 from milepost.errors import RequestError
+from milepost.server.errors import RETRY_SECONDS
 from milepost.server.queue_limit import InFlight, Seats
 
 ASK = [{"role": "user", "content": "Where?"}]
-LONG = {"prompt": "a", "max_tokens": 200, "stream": True}
+LONG = {"model": "", "prompt": "a", "max_tokens": 200, "stream": True}
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +64,7 @@ def test_the_one_too_many_is_refused_and_the_running_ones_end_well(narrow: str, 
     asked = len(endless.asked)
     with filled(narrow, endless, body) as lines:
         running = len(endless.running)
-        refused = httpx.post(f"{narrow}/v1/chat/completions", json={"messages": ASK})
+        refused = httpx.post(f"{narrow}/v1/chat/completions", json={"model": "", "messages": ASK})
         assert refused.status_code == 429
         assert int(refused.headers["retry-after"]) > 0
         error = refused.json()["error"]
@@ -69,13 +73,13 @@ def test_the_one_too_many_is_refused_and_the_running_ones_end_well(narrow: str, 
         assert len(endless.asked) == asked + running, "the refused one has reached nobody"
         endless.step_s = 0
         assert [line for line in lines if line][-1] == "data: [DONE]"
-    answer = httpx.post(f"{narrow}/v1/chat/completions", json={"messages": ASK, "max_tokens": 1})
+    answer = httpx.post(f"{narrow}/v1/chat/completions", json={"model": "", "messages": ASK, "max_tokens": 1})
     assert answer.status_code == 200
 
 
 @pytest.mark.parametrize("path", ["/v1/completions", "/v1/messages", "/cache/prefixes"])
 def test_every_route_that_queues_is_bounded(narrow: str, endless: FakeEngine, path: str):
-    body = {"max_tokens": 1} | ({"messages": ASK} if path == "/v1/messages" else {"prompt": "a"})
+    body = {"model": "", "max_tokens": 1} | ({"messages": ASK} if path == "/v1/messages" else {"prompt": "a"})
     with filled(narrow, endless, LONG | {"n": 2}):
         refused = httpx.post(f"{narrow}{path}", json=body)
         assert refused.status_code == 429
@@ -91,9 +95,9 @@ def test_every_route_that_queues_is_bounded(narrow: str, endless: FakeEngine, pa
 def test_bad_requests_keep_no_seat(narrow: str, endless: FakeEngine):
     wait_until(lambda: not endless.running)
     for _ in range(4):
-        assert httpx.post(f"{narrow}/v1/completions", json={"prompt": [[]]}).status_code == 400
-        assert httpx.post(f"{narrow}/v1/chat/completions", json={"messages": []}).status_code == 400
-    assert httpx.post(f"{narrow}/v1/completions", json={"prompt": "a", "max_tokens": 1}).status_code == 200
+        assert httpx.post(f"{narrow}/v1/completions", json={"model": "", "prompt": [[]]}).status_code == 400
+        assert httpx.post(f"{narrow}/v1/chat/completions", json={"model": "", "messages": []}).status_code == 400
+    assert httpx.post(f"{narrow}/v1/completions", json={"model": "", "prompt": "a", "max_tokens": 1}).status_code == 200
 
 
 def test_official_clients_know_it(narrow: str, endless: FakeEngine):
@@ -108,3 +112,28 @@ def test_official_clients_know_it(narrow: str, endless: FakeEngine):
             pytest.raises(anthropic.RateLimitError),
         ):
             client.messages.create(model="fake", max_tokens=1, messages=ASK)
+
+
+@pytest.mark.parametrize("sdk", [openai, anthropic])
+def test_official_clients_come_again_when_they_are_told(sdk: ModuleType, monkeypatch: pytest.MonkeyPatch):
+    engine = FakeEngine(step_s=60, endless=True)
+    waited: list[float] = []
+
+    def wait(seconds: float) -> None:
+        """Not in earnest: meanwhile the seat becomes free."""
+        waited.append(seconds)
+        running.close()
+        wait_until(lambda: not engine.running)
+        engine.step_s = 0
+
+    with serving(state_of(engine, max_num_queued_reqs=1)) as url:
+        monkeypatch.setattr(f"{sdk.__name__}._base_client.time", SimpleNamespace(**vars(time) | {"sleep": wait}))
+        running = send(url, "/v1/completions", {"model": "", "prompt": "x", "stream": True})
+        wait_until(lambda: bool(engine.running))
+        if sdk is openai:
+            with openai.OpenAI(base_url=f"{url}/v1", api_key="x", max_retries=1) as client:
+                assert client.completions.create(model="fake", prompt="x", max_tokens=3).usage.completion_tokens == 3
+        else:
+            with anthropic.Anthropic(base_url=url, api_key="x", max_retries=1) as client:
+                assert client.messages.create(model="fake", max_tokens=3, messages=ASK).usage.output_tokens == 3
+    assert waited == [RETRY_SECONDS]

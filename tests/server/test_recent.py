@@ -29,7 +29,7 @@ def asked(engine: Engine, key: str = "", **settings: Any) -> Iterator[httpx.Clie
 
 
 def send(http: httpx.Client, prompt: Any = WORDS, **fields: Any) -> httpx.Response:
-    return http.post(TEXT, json={"prompt": prompt, "max_tokens": 2, "add_special_tokens": False, **fields})
+    return http.post(TEXT, json={"model": "", "prompt": prompt, "max_tokens": 2, "add_special_tokens": False, **fields})
 
 
 def told(http: httpx.Client, **query: Any) -> list[dict[str, Any]]:

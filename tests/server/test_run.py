@@ -41,7 +41,7 @@ def on_ready():
 serve(state_of(None), sock, load, on_ready, grace_seconds=int(sys.argv[3]))
 print("stopped", engine.shut_down, len(engine.running), flush=True)
 """
-CHAT = {"messages": [{"role": "user", "content": "q"}]}
+CHAT = {"model": "", "messages": [{"role": "user", "content": "q"}]}
 
 
 @contextmanager

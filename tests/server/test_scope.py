@@ -40,7 +40,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def cached(url: str, key: str | None = None, salt: str | None = None) -> int:
     """Asks once, and says how many tokens of the prompt were there."""
     headers = {} if key is None else {"Authorization": f"Bearer {key}"}
-    body = {"prompt": PROMPT, "max_tokens": 1, "cache_salt": salt}
+    body = {"model": "", "prompt": PROMPT, "max_tokens": 1, "cache_salt": salt}
     answer = httpx.post(f"{url}/v1/completions", json=body, headers=headers, timeout=60)
     assert answer.status_code == 200, answer.text
     return int(answer.json()["usage"]["prompt_tokens_details"]["cached_tokens"])

@@ -16,8 +16,8 @@ from fake_engine import FakeEngine, serving, state_of, wait_until
 from milepost.errors import RequestError
 from milepost.server.stream import merge, with_pauses
 
-CHAT = {"messages": [{"role": "user", "content": "q"}]}
-PROMPTS = {"prompt": ["a", "b", "c"], "n": 2, "max_tokens": 200}
+CHAT = {"model": "", "messages": [{"role": "user", "content": "q"}]}
+PROMPTS = {"model": "", "prompt": ["a", "b", "c"], "n": 2, "max_tokens": 200}
 CLAUDE = CHAT | {"max_tokens": 200}
 
 
@@ -66,7 +66,9 @@ def test_a_client_that_leaves_in_the_middle_of_its_body(endless: FakeEngine, end
 
 
 def test_others_go_on_when_one_leaves(endless: FakeEngine, endless_url: str):
-    with httpx.stream("POST", f"{endless_url}/v1/completions", json={"prompt": "a", "stream": True}) as stays:
+    with httpx.stream(
+        "POST", f"{endless_url}/v1/completions", json={"model": "", "prompt": "a", "stream": True}
+    ) as stays:
         events = stays.iter_lines()
         next(events)
         with send(endless_url, "/v1/chat/completions", CHAT):
@@ -146,7 +148,7 @@ def test_pauses_are_told_and_nothing_is_lost():
 
 
 @pytest.mark.parametrize(
-    ("path", "asks"), [("/v1/chat/completions", CHAT), ("/v1/completions", {"prompt": ["a", "b"]})]
+    ("path", "asks"), [("/v1/chat/completions", CHAT), ("/v1/completions", {"model": "", "prompt": ["a", "b"]})]
 )
 def test_a_silent_stream_is_kept_alive(path: str, asks: dict):
     body = asks | {"max_tokens": 2, "stream": True}

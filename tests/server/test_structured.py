@@ -105,14 +105,14 @@ def test_fields(
     http: httpx.Client, engine: FakeEngine, route: str, body: dict[str, Any], asked: dict[str, Any]
 ) -> None:
     prompt = {"messages": ASK} if "chat" in route else {"prompt": "Where?"}
-    answer = http.post(route, json=prompt | body)
+    answer = http.post(route, json={"model": ""} | prompt | body)
     assert answer.status_code == 200, answer.text
     assert engine.asked[-1][1].structured_outputs == StructuredOutputsParams(**asked)
 
 
 def test_the_order_of_properties_is_kept(http: httpx.Client, engine: FakeEngine) -> None:
     properties: dict[str, Any] = {name: {} for name in ("z", "a", "m")}
-    http.post("/v1/completions", json={"prompt": "x", "guided_json": {"properties": properties}})
+    http.post("/v1/completions", json={"model": "", "prompt": "x", "guided_json": {"properties": properties}})
     asked = engine.asked[-1][1].structured_outputs
     assert asked is not None
     assert isinstance(asked.json, dict)
@@ -129,7 +129,7 @@ ANY = [
 
 @pytest.mark.parametrize("body", ANY, ids=str)
 def test_any_answer_will_do(http: httpx.Client, engine: FakeEngine, body: dict[str, Any]) -> None:
-    assert http.post("/v1/chat/completions", json={"messages": ASK} | body).status_code == 200
+    assert http.post("/v1/chat/completions", json={"model": "", "messages": ASK} | body).status_code == 200
     assert engine.asked[-1][1].structured_outputs is None
 
 
@@ -156,7 +156,7 @@ WRONG: list[tuple[dict[str, Any], str, str]] = [
     ("body", "param", "told"), WRONG, ids=[f"{param}-{i}" for i, (_, param, _) in enumerate(WRONG)]
 )
 def test_wrong_fields(http: httpx.Client, body: dict[str, Any], param: str, told: str) -> None:
-    answer = http.post("/v1/chat/completions", json={"messages": ASK} | body)
+    answer = http.post("/v1/chat/completions", json={"model": "", "messages": ASK} | body)
     error = answer.json()["error"]
     assert (answer.status_code, error["param"]) == (400, param)
     assert told in error["message"]
@@ -184,7 +184,7 @@ UNKEPT: list[tuple[dict[str, Any], str, str]] = [
 )
 @pytest.mark.parametrize("stream", [False, True])
 def test_what_cannot_be_kept(real: httpx.Client, body: dict[str, Any], param: str, told: str, stream: bool) -> None:
-    answer = real.post("/v1/chat/completions", json={"messages": ASK, "stream": stream} | body)
+    answer = real.post("/v1/chat/completions", json={"model": "", "messages": ASK, "stream": stream} | body)
     error = answer.json()["error"]
     assert (answer.status_code, error["type"], error["param"]) == (400, "invalid_request_error", param)
     assert told in error["message"]
@@ -194,17 +194,17 @@ def test_what_cannot_be_kept(real: httpx.Client, body: dict[str, Any], param: st
 def test_a_model_without_a_tokenizer(random_url: str, llm: AsyncLLM, monkeypatch: pytest.MonkeyPatch) -> None:
     bare = dataclasses.replace(llm._engine.model, grammars=None)
     monkeypatch.setattr(llm._engine, "model", bare)
-    answer = httpx.post(f"{random_url}/v1/completions", json={"prompt": [1, 2], "guided_regex": "a"})
+    answer = httpx.post(f"{random_url}/v1/completions", json={"model": "", "prompt": [1, 2], "guided_regex": "a"})
     assert answer.status_code == 400
     assert "need a tokenizer" in answer.json()["error"]["message"]
 
 
 def test_a_server_without_llguidance(real: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "llguidance", None)
-    answer = real.post("/v1/completions", json={"prompt": "x", "guided_regex": "a"})
+    answer = real.post("/v1/completions", json={"model": "", "prompt": "x", "guided_regex": "a"})
     assert answer.status_code == 400
     assert "pip install llguidance" in answer.json()["error"]["message"]
-    assert real.post("/v1/completions", json={"prompt": "x", "max_tokens": 1}).status_code == 200
+    assert real.post("/v1/completions", json={"model": "", "prompt": "x", "max_tokens": 1}).status_code == 200
 
 
 # Answers
@@ -238,7 +238,7 @@ def test_streamed(sdk: openai.OpenAI) -> None:
 
 
 def test_completions_of_several_prompts_and_samples(real: httpx.Client) -> None:
-    body = {"prompt": ["a", "b"], "n": 2, "seed": 1, "guided_regex": "[xy]{3}", "temperature": 2}
+    body = {"model": "", "prompt": ["a", "b"], "n": 2, "seed": 1, "guided_regex": "[xy]{3}", "temperature": 2}
     choices = real.post("/v1/completions", json=body).json()["choices"]
     assert len(choices) == 4
     assert all(re.fullmatch("[xy]{3}", choice["text"]) for choice in choices)
@@ -246,7 +246,7 @@ def test_completions_of_several_prompts_and_samples(real: httpx.Client) -> None:
 
 
 def test_log_probabilities_can_be_written(real: httpx.Client) -> None:
-    body = {"messages": ASK, "logprobs": True, "top_logprobs": 3, "guided_choice": ["a"]}
+    body = {"model": "", "messages": ASK, "logprobs": True, "top_logprobs": 3, "guided_choice": ["a"]}
     (entry,) = real.post("/v1/chat/completions", json=body).json()["choices"][0]["logprobs"]["content"]
     assert (entry["token"], entry["logprob"]) == ("a", 0.0)
     assert json.dumps(entry, allow_nan=False)

@@ -1,6 +1,6 @@
 import httpx
 import pytest
-from fake_engine import BOS
+from fake_engine import BOS, TEMPLATE
 
 
 def test_text_there_and_back(http: httpx.Client):
@@ -20,6 +20,12 @@ def test_without_special_tokens(http: httpx.Client):
 def test_messages(http: httpx.Client):
     answer = http.post("/tokenize", json={"messages": [{"role": "user", "content": "q"}]}).json()
     assert bytes(answer["tokens"]) == b"<user>q<assistant>"
+
+
+def test_what_a_client_without_the_model_s_files_must_know(http: httpx.Client):
+    told = http.get("/tokenizer_info").json()
+    assert (told["bos_token"], told["eos_token"], told["chat_template"]) == ("<s>", "</s>", TEMPLATE)
+    assert told["tokenizer_class"]
 
 
 def test_long_text_is_read_in_a_thread(http: httpx.Client):

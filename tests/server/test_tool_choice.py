@@ -18,7 +18,9 @@ A = {"type": "function", "function": {"name": "a"}}
 
 
 def choice_of(choice: object, tools: object = TOOLS) -> ToolChoice:
-    return read_tool_choice(ChatRequest.model_validate({"messages": [], "tools": tools, "tool_choice": choice}))
+    return read_tool_choice(
+        ChatRequest.model_validate({"model": "", "messages": [], "tools": tools, "tool_choice": choice})
+    )
 
 
 def allowed(mode: str, *tools: object) -> dict[str, object]:

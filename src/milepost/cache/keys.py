@@ -79,9 +79,11 @@ def prefix_id(scope: str, tokens: Sequence[int]) -> str:
     return f"prefix-{digest(root_key(b'', scope) + packed).hex()}"
 
 
-def block_keys(packed: bytes | bytearray, root: bytes, hash_function: HashFunction = digest) -> Iterator[bytes]:
-    """Keys of the full blocks of packed tokens, from block 0 on; `root` is the key before it."""
-    parent = root
-    for start in range(0, len(packed) - BLOCK_BYTES + 1, BLOCK_BYTES):
-        parent = hash_function(parent + bytes(packed[start : start + BLOCK_BYTES]))
+def block_keys(
+    packed: bytes | bytearray, root: bytes, hash_function: HashFunction = digest, block_size: int = BLOCK_SIZE
+) -> Iterator[bytes]:
+    """Keys of the full blocks of packed tokens, from block 0 on; `root` is the key before it. `block_size`: tokens."""
+    parent, num_bytes = root, block_size * TOKEN_BYTES
+    for start in range(0, len(packed) - num_bytes + 1, num_bytes):
+        parent = hash_function(parent + bytes(packed[start : start + num_bytes]))
         yield parent

@@ -109,26 +109,23 @@ class Ids:
 
     def take(self, count: int) -> list[int]:
         """`count` ids, warm ones first; there must be as many."""
-        taken = [self._next() for _ in range(count)]
+        taken = _pop_last(self.warm, count)
+        taken += _pop_last(self._cooled, count - len(taken))
+        num_fresh = count - len(taken)
+        taken += range(self._fresh, self._fresh + num_fresh)
+        self._fresh += num_fresh
         for number in taken:
             self._in_use[number] = 1
         self.num_used += count
         return taken
 
-    def _next(self) -> int:
-        if self.warm:
-            return self.warm.pop()
-        if self._cooled:
-            return self._cooled.pop()
-        self._fresh += 1
-        return self._fresh - 1
-
     def free(self, numbers: Sequence[int]) -> None:
+        in_use, end = self._in_use, self.first + self.count
         for number in numbers:
-            if not self.in_use(number):
+            if not (self.first <= number < end and in_use[number]):
                 raise IntegrityError(f"{self.name} {number} is freed and not in use")
-            self._in_use[number] = 0
-            self.warm.append(number)
+            in_use[number] = 0
+        self.warm += numbers
         self.num_used -= len(numbers)
 
     def cool(self, num_bytes: int, item_bytes: int) -> list[int]:
@@ -138,3 +135,12 @@ class Ids:
         del self.warm[:count]
         self._cooled += cooled
         return cooled
+
+
+def _pop_last(numbers: list[int], count: int) -> list[int]:
+    """Takes the last `count`, or all there are, away from `numbers`; the last one comes first."""
+    if not count:
+        return []
+    taken = numbers[: -count - 1 : -1]
+    del numbers[-count:]
+    return taken

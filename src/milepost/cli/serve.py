@@ -14,6 +14,7 @@ from milepost.config import EngineConfig
 from milepost.errors import ConfigError
 
 if TYPE_CHECKING:
+    from milepost.engine.record_file import RecordFile
     from milepost.server.schemas import PrefixRequest
     from milepost.server.state import Engine, ServerSettings
     from milepost.server.tls import Tls
@@ -96,6 +97,14 @@ def serve(
         int, typer.Option(min=0, max=2, help="Clients' certificates: 0 none, 1 checked if sent, 2 asked for.")
     ] = 0,
     pooling: Annotated[str, typer.Option(help="How texts become vectors: last (token) or mean.")] = "last",
+    record: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help="Write keyed hashes, lengths and times of requests there, never text: for `milepost replay`.",
+            show_default=False,
+        ),
+    ] = None,
     disable_log_stats: Annotated[
         bool, typer.Option("--disable-log-stats", help="No line every ten seconds of what is done.")
     ] = False,
@@ -150,7 +159,11 @@ def serve(
         pooling=pooling,
     )
     tls = tls_of(ssl_certfile, ssl_keyfile, ssl_ca_certs, ssl_cert_reqs)
-    _run(config, host, port, settings, tls, [(name, _prefix(name)) for name in prewarm or ()])
+    prefixes = [(name, _prefix(name)) for name in prewarm or ()]
+    from milepost.engine.record_file import RecordFile
+
+    file = None if record is None else RecordFile(record)
+    _run(config, host, port, settings, tls, prefixes, file)
 
 
 def _prefix(name: str) -> PrefixRequest:
@@ -170,6 +183,7 @@ def _run(
     settings: ServerSettings,
     tls: Tls | None,
     prefixes: list[tuple[str, PrefixRequest]],
+    record: RecordFile | None,
 ) -> None:
     from milepost.server import run
     from milepost.server.prefixes import prewarm_at_start
@@ -192,8 +206,11 @@ def _run(
                 show(done_bytes, total_bytes)
                 report(done_bytes, total_bytes)
 
-            engine = cast("Engine", AsyncLLM.from_config(config, progress=progress))
+            llm = AsyncLLM.from_config(config, progress=progress)
+        engine = cast("Engine", llm)
         try:
+            if record is not None:
+                llm.record(record)
             asyncio.run(prewarm_at_start(engine, state, prefixes))
         except BaseException:
             engine.shutdown()

@@ -25,6 +25,7 @@ from milepost.engine.engine import Engine
 from milepost.engine.grammars import COMPILE_SECONDS, CompiledGrammar, busy
 from milepost.engine.inputs import Prompt, PromptTokens, is_chat, read_chat, read_grammar, read_prompt
 from milepost.engine.prefixes import PinFor
+from milepost.engine.record_file import RecordFile
 from milepost.engine.stat_log import StatLog
 from milepost.engine.tokenizer import Tokenizer
 from milepost.errors import RequestError, RequestFailed, frames_of
@@ -222,6 +223,10 @@ class AsyncLLM:
         """Forgets all cached prefixes; False while requests run. `RequestFailed` once the engine has stopped."""
         return await self._ask(self._engine.reset_prefix_cache)
 
+    def record(self, file: RecordFile) -> None:
+        """From now on each request that ends is written to `file`; before the first one. `ConfigError` if it cannot."""
+        self._engine.record(file)
+
     @property
     def stalled(self) -> bool:
         """Whether there is work but no step has ended for `STALL_SECONDS`."""
@@ -243,6 +248,8 @@ class AsyncLLM:
         self._stats.stop()
         self._inbox.put(lambda: None)
         self._thread.join(timeout=10)
+        if self._engine.recorder is not None:
+            self._engine.recorder.close()
 
     def _open(self, request_id: str) -> Stream:
         """Registered before it is looked whether the engine runs: an engine that stops now fails this stream too."""

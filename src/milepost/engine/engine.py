@@ -5,12 +5,16 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
 
 from milepost.cache.keys import prefix_id
+from milepost.cache.snapshot import snapshot
 from milepost.engine.grammars import CompiledGrammar
 from milepost.engine.inputs import PromptTokens, check_params, max_output_tokens, read_grammar
 from milepost.engine.metrics import Metrics
 from milepost.engine.prefixes import PinFor, Prefixes
+from milepost.engine.record import Recorder, header_of
+from milepost.engine.record_file import RecordFile
 from milepost.engine.request_state import RequestState, Sample
 from milepost.engine.runner import PieceResult, Runner
 from milepost.engine.sampler import Sampled
@@ -48,6 +52,7 @@ class Engine:
         self.clock, self.rng = clock, rng
         self.prefixes = Prefixes(scheduler)
         self.requests: dict[str, RequestState] = {}
+        self.recorder: Recorder | None = None
         metrics.load(scheduler)
 
     def step(self) -> list[RequestOutput]:
@@ -165,6 +170,11 @@ class Engine:
         self._end(state, "abort")
         return self._outputs({request_id: state})[0]
 
+    def record(self, file: RecordFile) -> None:
+        """From now on each request that ends is written to `file`, by a thread of its own; before the first one."""
+        header = header_of(self.model.name, snapshot(self.scheduler.cache), datetime.now(UTC))
+        self.recorder = Recorder(file, header, self.metrics.registry, self.model.name, self.clock)
+
     @property
     def has_work(self) -> bool:
         return bool(self.requests)
@@ -241,6 +251,8 @@ class Engine:
                 del self.requests[state.request_id]
                 self.prefixes.settle(state.request_id, computed=state.completed)
                 self.metrics.finished(state)
+                if self.recorder is not None:
+                    self.recorder.ended(state)
             output = state.output()
             if output is not None:
                 outputs.append(output)

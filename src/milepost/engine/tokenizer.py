@@ -26,7 +26,7 @@ class Tokenizer:
     `vocab_size` is the highest id + 1, added tokens included (a model's logits may be wider: padded). `bos_token_id`
     is None where the model names none. `byte_token_ids` are those like <0x0A> that stand for one byte, if the decoder
     reads them so (SentencePiece's byte fallback). `added_tokens`: ids of those found in a text as a whole, special or
-    not.
+    not. `special_tokens`: texts by name, as a model's files call them ("bos_token").
     """
 
     def __init__(self, source: TokenizerSource, eos_token_ids: Collection[int] = ()) -> None:
@@ -38,6 +38,7 @@ class Tokenizer:
         added = self._backend.get_added_tokens_decoder()
         self.added_tokens = {kept.content: token for token, kept in added.items()}
         self.special_token_ids = frozenset(token for token, kept in added.items() if kept.special)
+        self.special_tokens = dict(source.special_tokens)
         self.eos_token_ids = frozenset(eos_token_ids)
         self.bos_token_id = vocabulary.get(source.special_tokens.get("bos_token", ""))
         self.byte_token_ids = _byte_tokens(self._backend.decoder, vocabulary)

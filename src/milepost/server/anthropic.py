@@ -10,7 +10,7 @@ from pydantic_core import to_json
 from milepost.errors import RequestError
 from milepost.server.answers import answer_form, with_grammar, with_tags
 from milepost.server.anthropic_diagnostics import diagnosing
-from milepost.server.anthropic_errors import TOO_LONG, anthropic_error
+from milepost.server.anthropic_errors import NO_THREADS, TOO_LONG, anthropic_error
 from milepost.server.anthropic_events import AnthropicEvent, MessageEvents, message_of
 from milepost.server.anthropic_prompt import read_request
 from milepost.server.anthropic_schemas import CountRequest, MessagesRequest
@@ -56,15 +56,14 @@ async def messages(request: Request) -> Response:
     form = answer_form(engine, chat, prompt)
     params = with_tags(replace(params, max_tokens=min(body.max_tokens, room)), engine)
     job = new_job("msg_", request, chat, [prompt], with_grammar(params, form))
-    headers = {"request-id": job.request_id.replace("msg", "req", 1)}
     inputs = input_usage(engine, prompt)
     diagnose = diagnosing(request.app.state.fingerprints, body, job.scope, job.request_id, inputs.num_resumable_tokens)
     events = MessageEvents(job, form, engine.tokenizer, inputs, room, diagnose)
     if chat.stream:
         seconds = state.ping_seconds(chat.sse_ping_interval)
-        return await stream_response(request, run(engine, job), events, seconds, WIRE, headers)
+        return await stream_response(request, run(engine, job), events, seconds, WIRE)
     (output,) = await until_hangup(request, finals(engine, job))
-    return ApiResponse(message_of([*events.take((0, output)), *events.end()]), headers=headers)
+    return ApiResponse(message_of([*events.take((0, output)), *events.end()]))
 
 
 @router.post("/v1/messages/count_tokens")
@@ -79,6 +78,13 @@ async def count_tokens(request: Request) -> Response:
 
 def _chat(request: Request, body: CountRequest) -> ChatRequest:
     """The request in OpenAI's shape; headers of the answer say what is left out of it."""
+    if body.thread is not None:  # ignored, the model would see the last message of a conversation alone
+        raise RequestError(
+            "this server keeps no threads",
+            "send the whole conversation without `thread`",
+            code=NO_THREADS,
+            param="thread",
+        )
     read = read_request(body)
     note(request, REMOVED, read.removed)
     note(request, TOOLS, read.skipped_tools)

@@ -22,6 +22,9 @@ TYPES = {
 TOO_LONG = "prompt is too long: "
 """How clients know that they must shorten the conversation."""
 
+NO_THREADS = "thread_unsupported_request"
+"""The code by which clients know that they must send the whole conversation."""
+
 
 def speaks_anthropic(path: str) -> bool:
     """Whether requests to `path` are answered in Anthropic's shapes."""
@@ -35,4 +38,7 @@ def anthropic_error(status: int, body: Mapping[str, Mapping[str, Any]]) -> dict[
     if error.get("code") == "context_length_exceeded" and not message.startswith(TOO_LONG):
         message = TOO_LONG + message
     kind = TYPES.get(status, "invalid_request_error" if status < 500 else "api_error")
-    return {"type": "error", "error": {"type": kind, "message": message}, "request_id": None}
+    told: dict[str, Any] = {"type": kind, "message": message}
+    if error.get("code") == NO_THREADS:
+        told["details"] = {"error_code": NO_THREADS, "unsupported": ["thread"]}
+    return {"type": "error", "error": told, "request_id": None}

@@ -30,7 +30,6 @@ ROLES = ("user", "assistant", "system")
 CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 
 SAME_FIELDS = (
-    "model",
     "stream",
     "temperature",
     "top_p",
@@ -65,6 +64,7 @@ def read_request(asked: CountRequest) -> Read:
     skipped = [tool for tool in asked.tools or () if not isinstance(tool.get("input_schema"), dict)]
     continues = messages[-1]["role"] == "assistant" and bool(messages[-1]["content"]) if messages else False
     chat = ChatRequest(
+        model=asked.model,
         messages=[Message(**message) for message in messages],
         tools=[_tool(tool) for tool in known] or None,
         tool_choice=_choice(asked.tool_choice),

@@ -17,13 +17,14 @@ class InputMessage(Schema):
 class CountRequest(Schema):
     """POST /v1/messages/count_tokens: what makes the prompt. Then vLLM's `chat_template_kwargs`."""
 
-    model: str | None = None
+    model: str
     messages: Listed[InputMessage]
     system: Any = None
     tools: Listed[dict[str, Any]] | None = None
     tool_choice: dict[str, Any] | None = None
     thinking: dict[str, Any] | None = None
     cache_control: dict[str, Any] | None = None
+    thread: dict[str, Any] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
 
 

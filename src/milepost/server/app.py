@@ -29,6 +29,7 @@ from milepost.server.hosts import HostCheck
 from milepost.server.ignored import TellIgnored
 from milepost.server.middleware import ApiKey, ErrorBoundary, LoadingGate
 from milepost.server.queue_limit import QueueLimit
+from milepost.server.request_ids import RequestIds
 from milepost.server.state import ServerState
 
 
@@ -71,7 +72,7 @@ def _middleware(state: ServerState) -> list[Middleware]:
                 allow_headers=state.settings.allowed_headers,
             )
         )
-    layers += [Middleware(TellIgnored), Middleware(ErrorBoundary)]
+    layers += [Middleware(RequestIds), Middleware(TellIgnored), Middleware(ErrorBoundary)]
     layers.append(
         Middleware(HostCheck, hosts=state.settings.allowed_hosts, origins=state.settings.allowed_origins),
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import time
-import uuid
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from typing import Any, cast
@@ -17,6 +16,7 @@ from milepost.sampling_params import SamplingParams
 from milepost.server.explaining import wants_explanation
 from milepost.server.prompts import Prompt
 from milepost.server.recent import Remember, remembering
+from milepost.server.request_ids import id_of
 from milepost.server.schemas import Ask
 from milepost.server.state import Engine, server_state
 from milepost.server.stream import merge
@@ -55,7 +55,7 @@ def new_job(prefix: str, request: Request, body: Ask, prompts: list[Prompt], par
     """`prefix` begins the request's id."""
     state, created, salt = server_state(request), int(time.time()), body.cache_salt or ""
     return Job(
-        request_id=f"{prefix}{'' if prefix.endswith('_') else '-'}{uuid.uuid4().hex}",
+        request_id=f"{prefix}{'' if prefix.endswith('_') else '-'}{id_of(request)}",
         created=created,
         model=state.served_name(body.model),
         system_fingerprint=state.system_fingerprint,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
@@ -10,6 +9,7 @@ from fastapi import APIRouter, Request, Response
 from milepost.sampling_params import SamplingParams
 from milepost.server.errors import ApiResponse
 from milepost.server.openai_chat import read_chat
+from milepost.server.request_ids import id_of
 from milepost.server.sampling import FIELDS
 from milepost.server.state import server_state
 
@@ -26,7 +26,7 @@ async def render(request: Request) -> Response:
     body, prompt = read.body, read.prompt
     return ApiResponse(
         {
-            "request_id": f"chatcmpl-{uuid.uuid4().hex}",
+            "request_id": f"chatcmpl-{id_of(request)}",
             "model": state.served_name(body.model),
             "prompt": prompt.text,
             "token_ids": prompt.ids,

@@ -79,6 +79,7 @@ ROUTES: dict[tuple[str, str], Route] = {
     ("post", "/v1/messages"): Route(MESSAGE, MessagesRequest, streams=True),
     ("post", "/v1/messages/count_tokens"): Route(("input_tokens",), CountRequest),
     ("post", "/tokenize"): Route(("count", "max_model_len", "tokens", "token_strs"), TokenizeRequest),
+    ("get", "/tokenizer_info"): Route(("tokenizer_class", "bos_token", "eos_token", "chat_template")),
     ("post", "/detokenize"): Route(("prompt",), DetokenizeRequest),
     ("get", "/cache"): Route(("policy", "bytes", "checkpoints", "counters"), query={"tree": {"type": "boolean"}}),
     ("get", "/cache/requests"): Route(("requests",), query={"last": {"type": "integer", "minimum": 1, "maximum": 256}}),
@@ -149,7 +150,8 @@ def _object(required: Sequence[str]) -> dict[str, Any]:
 def _errors() -> dict[str, Any]:
     told = {"message": TEXT, "type": TEXT}
     openai = told | {"param": {"type": ["string", "null"]}, "code": {"type": ["string", "integer", "null"]}}
-    anthropic = _object(("type", "error")) | {"properties": {"type": {"const": "error"}, "error": _exactly(told)}}
+    error = _exactly(told | {"details": {"type": "object"}}) | {"required": [*told]}
+    anthropic = _object(("type", "error")) | {"properties": {"type": {"const": "error"}, "error": error}}
     return {
         "Error": _object(("error",)) | {"properties": {"error": _exactly(openai)}},
         "AnthropicError": anthropic,

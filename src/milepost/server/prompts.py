@@ -151,7 +151,7 @@ def with_breakpoints(prompts: Sequence[Prompt], breakpoints: Any) -> list[Prompt
     ]
 
 
-def needs_tokenizer(engine: Engine, param: str) -> Tokenizer:
+def needs_tokenizer(engine: Engine, param: str | None) -> Tokenizer:
     if engine.tokenizer is None:
         raise RequestError("this model has no tokenizer", "send token ids to /v1/completions", param=param)
     return engine.tokenizer

@@ -19,7 +19,6 @@ from milepost.server.structured import read_format
 LOGPROBS = "message.output_text.logprobs"
 
 SAME_FIELDS = (
-    "model",
     "stream",
     "temperature",
     "top_p",
@@ -73,6 +72,7 @@ def read_request(asked: InputTokensRequest, store: ResponseStore) -> ReadRespons
         raise bad("input", "is empty", "send text, or at least one item")
     tools = [_tool(tool) for tool in asked.tools or ()]
     chat = ChatRequest(
+        model=asked.model or "",
         messages=[Message(**message) for message in messages],
         tools=[tool for tool in tools if is_function(tool)] or None,
         tool_choice=_choice(asked.tool_choice),

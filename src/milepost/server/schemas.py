@@ -29,9 +29,10 @@ class StreamOptions(Schema):
 
 
 class Ask(Schema):
-    """What all requests that make the model compute have in common: OpenAI's field, then vLLM's and ours."""
+    """What all requests that make the model compute have in common: OpenAI's field, then vLLM's and ours. `model` "":
+    the one that is served."""
 
-    model: str | None = None
+    model: str
     priority: Whole | None = None
     cache_salt: str | None = None
     skip_reading_prefix_cache: bool | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
@@ -69,7 +69,6 @@ async def stream_response(
     writer: ChunkWriter[T],
     ping_seconds: float,
     wire: Wire = OPENAI,
-    headers: Mapping[str, str] | None = None,
 ) -> EventStream:
     """A stream of `items` as `writer` puts them, and of pings whenever none has come for `ping_seconds`. The first is
     awaited here: a refusal is still a plain 4xx, unless a ping had to come before it."""
@@ -79,7 +78,7 @@ async def stream_response(
     except BaseException:
         await paced.aclose()
         raise
-    return EventStream(_events(first, paced, writer, wire, request.url.path), wire, headers or {})
+    return EventStream(_events(first, paced, writer, wire, request.url.path), wire)
 
 
 class EventStream(Response):
@@ -87,8 +86,8 @@ class EventStream(Response):
 
     media_type = "text/event-stream"
 
-    def __init__(self, events: AsyncGenerator[bytes, None], wire: Wire, headers: Mapping[str, str]) -> None:
-        super().__init__(headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no", **headers})
+    def __init__(self, events: AsyncGenerator[bytes, None], wire: Wire) -> None:
+        super().__init__(headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
         del self.headers["content-length"]
         self._events, self._wire = events, wire
 

@@ -1,4 +1,4 @@
-"""POST /tokenize and /detokenize, in vLLM's shapes."""
+"""POST /tokenize and /detokenize, and GET /tokenizer_info, in vLLM's shapes."""
 
 from __future__ import annotations
 
@@ -48,6 +48,16 @@ async def detokenize(request: Request) -> Response:
                 f"token id {token} is not in the vocabulary (0 to {state.engine.vocab_size - 1})", param="tokens"
             )
     return ApiResponse({"prompt": tokenizer.decode(body.tokens, skip_special_tokens=False)})
+
+
+@router.get("/tokenizer_info")
+async def tokenizer_info(request: Request) -> Response:
+    """Special tokens, named as in a model's files, and the chat template: so lm-eval needs no tokenizer of its own."""
+    engine = server_state(request).engine
+    tokenizer, template = needs_tokenizer(engine, None), engine.chat_template
+    named = {"bos_token": None, "eos_token": None, **tokenizer.special_tokens}
+    text = None if template is None else template.text
+    return ApiResponse({"tokenizer_class": type(tokenizer).__name__, **named, "chat_template": text})
 
 
 async def _read(engine: Engine, body: TokenizeRequest) -> Prompt:

@@ -133,6 +133,7 @@ export class Chat {
     const { system, ...sampling } = this.settings();
     const body = {
       ...sampling,
+      model: "", // whatever is served
       messages: this.conversation.messagesBefore(reader.node.id, system),
       stream: true,
       stream_options: { include_usage: true, continuous_usage_stats: true },
