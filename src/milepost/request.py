@@ -45,14 +45,24 @@ class Constraint(Protocol):
     def take(self, token: int) -> bool: ...
 
 
+@dataclass(frozen=True, slots=True)
+class Copies:
+    """What a sequence that resumes between grid points goes on from: a window slot, and the KV block whose first rows
+    are those of its own last block (None: its rows fill whole blocks)."""
+
+    window_slot: int
+    block: int | None
+
+
 @dataclass(eq=False, slots=True)
 class Sequence:
     """One sample of a request (a request with n samples is n sequences that share a prompt).
 
     `tokens` holds the prompt and what was generated; rows `[0, num_computed)` have been run and their KV is stored in
     `block_table` (block i holds tokens 16 i to 16 i + 15). Their recurrent states are in `state_slot`, as of the last
-    grid point, and `window_slot`, since then; the next step writes to `grid_slots` (see `Rows` in `ops/`). A step runs
-    rows `[num_computed, end)`; when `end` reaches `len(tokens)` its last row gives the next token. Prefill and decode
+    grid point, and `window_slot`, since then; the next step writes to `grid_slots` (see `Rows` in `ops/`), and begins
+    with `copies` into its window and its last block, if there are any. A step runs rows `[num_computed, end)`; when
+    `end` reaches `len(tokens)` its last row gives the next token. Prefill and decode
     are the same thing: computed rows catching up.
 
     For the prefix cache: `packed` are the first tokens as uint32, as far as they were needed; tokens are only ever
@@ -81,6 +91,7 @@ class Sequence:
     state_slot: int = 0
     window_slot: int = 0
     grid_slots: list[int] = field(default_factory=list)
+    copies: Copies | None = None
     packed: bytearray = field(default_factory=bytearray, repr=False)
     boundaries: tuple[int, ...] = ()
     breakpoints: tuple[int, ...] = ()

@@ -47,11 +47,13 @@ class Recurrent:
 
     `checkpoint` buffers hold the state at a grid point; one slot of them is one checkpoint, never written twice while
     anyone may resume from it. `window` buffers hold what has come since the last grid point (at most CHUNK - 1 rows);
-    one slot of them belongs to one running sequence.
+    one slot of them belongs to one running sequence. `cuttable`: the first rows of a window are a window too; not so
+    where it keeps the last state in place of rows.
     """
 
     checkpoint: tuple[Buffer, ...]
     window: tuple[Buffer, ...]
+    cuttable: bool = True
 
     def checkpoint_bytes(self, element_bytes: int) -> int:
         return sum(buffer.num_bytes(element_bytes) for buffer in self.checkpoint)
@@ -78,3 +80,8 @@ def checkpoint_bytes(specs: LayerSpecs, element_bytes: int) -> int:
 def window_bytes(specs: LayerSpecs, element_bytes: int) -> int:
     """Bytes of one running sequence's window over all layers."""
     return sum(s.window_bytes(element_bytes) for layer in specs for s in layer if isinstance(s, Recurrent))
+
+
+def cuttable(specs: LayerSpecs) -> bool:
+    """Whether the first rows of a window over all layers are a window too."""
+    return all(s.cuttable for layer in specs for s in layer if isinstance(s, Recurrent))

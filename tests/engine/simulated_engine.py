@@ -77,6 +77,8 @@ class Case:
         blocks, states = rng.choice([4, 20, 30, 60, 200]), rng.choice([2, 4, 20])
         self.limit_bytes = blocks * self.block_bytes + states * self.checkpoint_bytes
         self.interval = rng.choice([None, None, 0, 0, 128])
+        self.num_ends = random.Random(f"ends {self.seed}").choice([0, 1, 3, 10])
+        self.cuttable = random.Random(f"cuttable {self.seed}").random() < 0.7
         self.budget = rng.choice([3, 16, 33, 64, 65, 200, 1000])
         self.max_num_seqs = rng.choice([1, 2, 3, 5, 10])
         self.policy = rng.choice(["fcfs", "priority"])
@@ -166,12 +168,18 @@ class SimulatedEngine:
         self.case, self._walks = case, walks
         memory = RefusingMemory(case, lambda blocks, slots: self.model.lose(blocks, slots))
         self.cache = cache_type(
-            memory, num_seqs=case.max_num_seqs, retention=Retention(case.interval), enabled=case.enabled
+            memory,
+            num_seqs=case.max_num_seqs,
+            retention=Retention(case.interval),
+            enabled=case.enabled,
+            num_ends=case.num_ends,
+            cuttable=case.cuttable,
         )
         self.scheduler = scheduler_type(
             self.cache, max_num_batched_tokens=case.budget, max_num_seqs=case.max_num_seqs, policy=case.policy
         )
-        self.model = SimulatedModel(self.cache.num_blocks, self.cache.num_slots, case.max_num_seqs, case.rng)
+        cache = self.cache
+        self.model = SimulatedModel(cache.num_blocks, cache.num_slots, cache.num_windows, case.rng, case.cuttable)
         self.sequences: list[Sequence] = []
         self.events: Counter[str] = Counter()
         self._bad_rows: dict[Sequence, int] = {}
@@ -294,6 +302,7 @@ class SimulatedEngine:
             self._seen.add(seq)
             prefix = seq.tokens[: piece.start]
             expect(piece.start == seq.num_cached_tokens or seq.num_preemptions > 0, "the report of a hit is wrong")
+            self.events["resumed to the token"] += seq.copies is not None
             if prefix and any(
                 scope == seq.cache_salt and tokens[: len(prefix)] == prefix for scope, tokens in self._aborted
             ):

@@ -1,7 +1,8 @@
 """A model that can tell whose rows and states it reads: everything that it stores is a hash of scope and exact history.
 
 The row of a token is a hash of the scope and all tokens up to it. It is what a KV block holds at that place; the
-recurrent state at a grid point is the row before it; a window holds the tokens since then. So a stale slot, a swapped
+recurrent state at a grid point is the row before it; a window holds the tokens since then, or, if it is not cuttable,
+the last row in place of them. So a stale slot, a swapped
 block, a wrong position, a lost window or a crossed scope is a wrong number, and either raises or changes a token.
 """
 
@@ -44,10 +45,10 @@ def next_token(row: int, index: int, vocab_size: int) -> int:
 class SimulatedModel:
     """Memory of all that the cache gives out by number, and steps over it. Starts as garbage, and is never cleared."""
 
-    def __init__(self, num_blocks: int, num_slots: int, num_windows: int, rng: random.Random) -> None:
+    def __init__(self, num_blocks: int, num_slots: int, num_windows: int, rng: random.Random, cuttable: bool) -> None:
         """`num_blocks` 0: a model without KV; `num_slots` 1: one without states."""
         self.has_kv, self.has_states = num_blocks > 0, num_slots > 1
-        self._rng = rng
+        self._rng, self._cuttable = rng, cuttable
         self._blocks = [[self._garbage()] * BLOCK_SIZE for _ in range(num_blocks)]
         self._states = [0, *(self._garbage() for _ in range(num_slots - 1))]
         self._windows = [[self._garbage()] * (CHUNK - 1) for _ in range(num_windows)]
@@ -66,6 +67,7 @@ class SimulatedModel:
         pieces = list(pieces)
         self._rng.shuffle(pieces)
         self._check_slots(pieces)
+        self._copy(pieces)
         sampled = {}
         for piece in pieces:
             row = self._run(piece, bad_rows.get(piece.seq))
@@ -86,6 +88,16 @@ class SimulatedModel:
         expect(len(set(written)) == len(written), "a slot is written twice in a step")
         expect(not read & set(written) and 0 not in written, "a state is written that somebody reads")
 
+    def _copy(self, pieces: list[Piece]) -> None:
+        """Before a row is written, what resumes between grid points gets what it goes on from."""
+        for piece in pieces:
+            copies, seq = piece.seq.copies, piece.seq
+            if copies is None:
+                continue
+            self._windows[seq.window_slot] = list(self._windows[copies.window_slot])
+            if copies.block is not None:
+                self._blocks[seq.block_table[piece.start // BLOCK_SIZE]] = list(self._blocks[copies.block])
+
     def _run(self, piece: Piece, bad_row: int | None) -> int:
         seq, start, end = piece.seq, piece.start, piece.end
         expect(start == seq.num_computed, "a piece does not start where the computed rows end")
@@ -101,7 +113,8 @@ class SimulatedModel:
             if self.has_kv:
                 self._blocks[seq.block_table[place // BLOCK_SIZE]][place % BLOCK_SIZE] = row
             if self.has_states and (place + 1) % CHUNK:
-                self._windows[seq.window_slot][place % CHUNK] = seq.tokens[place]
+                place_in_window, value = (place % CHUNK, seq.tokens[place]) if self._cuttable else (0, row)
+                self._windows[seq.window_slot][place_in_window] = value
             elif self.has_states:
                 slot = next(slots)
                 expect(slot > 0 or place + CHUNK < end, "the last state of a piece is not kept")
@@ -128,7 +141,9 @@ class SimulatedModel:
                 else (row_before(seq.cache_salt))
             )
         row = self._states[seq.state_slot] or row_before(seq.cache_salt)
-        for token in self._windows[seq.window_slot][: start % CHUNK]:
+        if not self._cuttable and start % CHUNK:
+            row = self._windows[seq.window_slot][0]
+        for token in self._windows[seq.window_slot][: start % CHUNK] if self._cuttable else ():
             row = row_after(row, token)
         right_row = rows[start - 1] if start else row_before(seq.cache_salt)
         expect(row == right_row, f"{name} resumes at {start} from a wrong state or window")

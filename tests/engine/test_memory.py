@@ -59,11 +59,11 @@ STATE_BYTES = WINDOW_BYTES = 1024
 def test_a_model_without_kv_has_no_context_that_memory_bounds() -> None:
     config = EngineConfig(kv_cache_memory_bytes=STATE_BYTES + 60 * STATE_BYTES)
     made = plan_memory([(STATE,)], 2, 2**20, 0, 2**40, config)
-    assert (made.num_seqs, made.block_bytes, made.max_model_len) == (10, 0, 2**20)
+    assert (made.num_seqs, made.num_ends, made.block_bytes, made.max_model_len) == (10, 3, 0, 2**20)
     assert made.cache_bytes + made.fixed_bytes == config.kv_cache_memory_bytes
     assert "a token" not in made.line()
     assert "1 KiB a recurrent state" in made.line()
-    assert "11 KiB for 10 running sequences" in made.line()
+    assert "14 KiB for 10 running sequences and 3 ends of texts" in made.line()
 
 
 def test_states_and_kv_and_windows_together_stay_within_the_budget() -> None:
@@ -72,7 +72,9 @@ def test_states_and_kv_and_windows_together_stay_within_the_budget() -> None:
         made = plan_memory(specs, 2, 1000, 0, 2**40, EngineConfig(kv_cache_memory_bytes=budget))
         assert 1 <= made.num_seqs <= 128
         assert made.cache_bytes + made.fixed_bytes == budget
-        assert made.fixed_bytes == STATE_BYTES + made.num_seqs * WINDOW_BYTES
+        assert made.fixed_bytes == STATE_BYTES + (made.num_seqs + made.num_ends) * WINDOW_BYTES
+        assert made.num_ends <= made.num_seqs
+        assert made.num_ends * WINDOW_BYTES <= budget // 16
         assert made.num_seqs * (2 * STATE_BYTES + WINDOW_BYTES) <= max(budget // 2, 3 * STATE_BYTES)
     with pytest.raises(ConfigError, match="no room for the recurrent states"):
         plan_memory(specs, 2, 1000, 0, 2**40, EngineConfig(kv_cache_memory_bytes=3 * STATE_BYTES))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from simulated_engine import Case, SimulatedEngine, SimulationError
@@ -10,15 +11,15 @@ from simulated_engine import Case, SimulatedEngine, SimulationError
 from milepost.cache import tree
 from milepost.cache.keys import pack
 from milepost.cache.memory import IntegrityError, Memory
-from milepost.cache.prefix_cache import PrefixCache
+from milepost.cache.prefix_cache import Found, PrefixCache
 from milepost.cache.retention import floor_to_grid
 from milepost.cache.states import Holding, States
-from milepost.cache.tree import Checkpoint, Node, Tree, ancestors
+from milepost.cache.tree import Node, Tree, ancestors
 from milepost.engine.scheduler import Piece, Scheduler, Step
 from milepost.request import Sequence
 from milepost.specs import BLOCK_SIZE
 
-NUM_CASES = 150
+NUM_CASES = 400
 
 
 def is_noticed(walks: bool = True, **planted: object) -> bool:
@@ -107,17 +108,35 @@ class SwapsBlocks(PrefixCache):
 class SkipsACheckpoint(PrefixCache):
     """Resumes at the last grid point of the KV match, from whatever state lies below."""
 
-    def _find(self, seq: Sequence) -> tuple[Node | None, int, int, Checkpoint | None]:
-        node, matched, resumed, checkpoint = super()._find(seq)
-        return node, matched, floor_to_grid(matched) if checkpoint else resumed, checkpoint
+    def _find_end(self, seq: Sequence, found: Found) -> Found:
+        return replace(found, resumed=floor_to_grid(found.matched)) if found.checkpoint else found
 
 
 class ForksWithoutTheWindow(PrefixCache):
     """Goes on from another's last row between two grid points, with a window that nobody has filled."""
 
-    def _find(self, seq: Sequence) -> tuple[Node | None, int, int, Checkpoint | None]:
-        node, matched, resumed, checkpoint = super()._find(seq)
-        return node, matched, matched if checkpoint else resumed, checkpoint
+    def _find_end(self, seq: Sequence, found: Found) -> Found:
+        return replace(found, resumed=found.matched) if found.checkpoint else found
+
+
+class ResumesWithoutTheCopies(PrefixCache):
+    def admit(self, seq: Sequence) -> int:
+        resumed = super().admit(seq)
+        seq.copies = None
+        return resumed
+
+
+class KeepsTheEndOfAStepThatNeverEnded(PrefixCache):
+    def grow(self, seq: Sequence, num_tokens: int) -> bool:
+        grown = super().grow(seq, num_tokens)
+        self._holdings[seq].stepping = False
+        return grown
+
+
+class CutsWhatCannotBeCut(PrefixCache):
+    def admit(self, seq: Sequence) -> int:
+        self._store.ends.cuttable = True
+        return super().admit(seq)
 
 
 class TakesAWrongSlot(PrefixCache):
@@ -176,6 +195,9 @@ SEEN_BY_THE_MODEL = [
     SwapsBlocks,
     SkipsACheckpoint,
     ForksWithoutTheWindow,
+    ResumesWithoutTheCopies,
+    KeepsTheEndOfAStepThatNeverEnded,
+    CutsWhatCannotBeCut,
     TakesAWrongSlot,
     ForgetsToMoveTheWindow,
 ]

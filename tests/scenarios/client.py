@@ -17,7 +17,7 @@ from typing import Protocol
 
 import torch
 from kinds import VOCAB_SIZE
-from known_texts import KnownTexts
+from known_texts import BLOCK, KnownTexts
 
 from milepost.engine.engine import Engine
 
@@ -161,7 +161,7 @@ class Client:
 
     def __post_init__(self) -> None:
         cache = self.wire.engine.scheduler.cache
-        self.unit = cache.unit
+        self.unit, self.has_states = cache.unit, cache.has_states
         self.known = KnownTexts(cache.unit, has_kv=cache.memory.block_bytes > 0)
 
     def text(self, num_tokens: int) -> list[int]:
@@ -171,6 +171,10 @@ class Client:
     def floor(self, num_tokens: int) -> int:
         """The last place from which such a model can resume."""
         return num_tokens // self.unit * self.unit
+
+    def resumes(self, resumed: int, num_tokens: int) -> bool:
+        """Whether that is right for so many tokens in common: at the grid point below, or behind it to the token."""
+        return self.floor(num_tokens) <= resumed <= num_tokens
 
     def ask(self, prompt: list[int], num_tokens: int = 2, **options: object) -> Answer:
         return self.ask_samples(prompt, num_tokens, **options)[0]
@@ -225,13 +229,16 @@ class Talk:
         """In every scenario the report of the hit is right."""
         client, prompt, at_least = self._client, self.ask.prompt, self._at_least
         at_most = client.known.perhaps(self._scope, prompt, self)
-        assert report.cached == report.resumed <= report.matched <= at_most.matched, report
+        assert report.cached == report.resumed <= report.matched <= max(at_most.matched, at_most.common), report
         assert report.recomputed == report.matched - report.resumed, report
-        assert report.resumed % client.unit == 0, report
-        assert report.resumed <= client.floor(len(prompt) - 1), report
+        behind = report.resumed % client.unit > 0
+        assert not behind or client.has_states, report
+        assert report.resumed <= len(prompt) - 1, report
         if client.plenty:
             assert report.matched >= at_least.matched, (report, at_least)
             if client.dense:
-                assert report.resumed == client.floor(report.matched), report
+                assert report.resumed >= client.floor(report.matched), report
             if at_least == at_most and client.dense and self._num_texts < MAX_COMPARED:
-                assert (report.reason, report.position) == (at_most.reason, at_most.position), report
+                whole = report.resumed >= (len(prompt) - 1) // BLOCK * BLOCK
+                why = (None, None) if behind and whole else at_most.why_behind if behind else at_most.why
+                assert (report.reason, report.position) == why, report

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from kinds import KINDS, POISON, VOCAB_SIZE, model_of
@@ -12,6 +12,7 @@ from kinds import KINDS, POISON, VOCAB_SIZE, model_of
 from milepost.config import EngineConfig
 from milepost.engine.build import assemble
 from milepost.engine.engine import Engine
+from milepost.engine.memory import plan_memory
 from milepost.layers.linear import Embedding
 from milepost.models.loader.load import LoadedModel
 from milepost.models.loader.random_weights import random_source
@@ -61,12 +62,20 @@ def build(setup: Setup) -> Engine:
 
 
 def _bytes(setup: Setup) -> tuple[int, int]:
-    """Of the cache, and what to ask for: the windows of running sequences and the empty state lie beside it."""
+    """Of the cache, and what to ask for: the windows of running sequences and of ends, and the empty state, lie beside
+    it. How many windows there are depends on what is asked for."""
     specs, size = model_of(setup.kind, setup.dtype).layer_specs(), setup.dtype.itemsize
     block, state, window = kv_block_bytes(specs, size), checkpoint_bytes(specs, size), window_bytes(specs, size)
     memory = -(-setup.budget.tokens // BLOCK_SIZE) * block + setup.budget.states * state
-    fits = [n for n in range(1, setup.max_num_seqs + 1) if memory + n * window >= 2 * n * (window + 2 * state)]
-    return memory, memory + state + max(fits, default=1) * window
+    config = EngineConfig(max_num_seqs=setup.max_num_seqs, enable_prefix_caching=setup.caching)
+    num_windows = 1
+    while window:
+        asked = memory + num_windows * window
+        plan = plan_memory(specs, size, 64, 0, asked + state, replace(config, kv_cache_memory_bytes=asked + state))
+        if plan.cache_bytes == memory:
+            break
+        num_windows += 1
+    return memory, memory + state + num_windows * window if window else memory
 
 
 def _spoil(engine: Engine) -> None:

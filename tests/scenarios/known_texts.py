@@ -12,31 +12,36 @@ BLOCK, CHUNK = 16, 64
 
 @dataclass(frozen=True)
 class Found:
-    """The report to expect."""
+    """The report to expect: tokens matched, whole blocks, or resumed, at most those in `common`; why not more, and why
+    if it was resumed behind the last grid point."""
 
     matched: int
-    reason: str | None
-    position: int | None
+    common: int
+    why: tuple[str | None, int | None]
+    why_behind: tuple[str | None, int | None]
 
 
 @dataclass
 class Texts:
-    """Texts as whole blocks, by what they go on with."""
+    """Texts as whole blocks, by what they go on with, and what they end with that is no whole block."""
 
     children: dict[tuple[int, ...], Texts] = field(default_factory=dict)
+    tails: set[tuple[int, ...]] = field(default_factory=set)
 
     def add(self, text: list[int]) -> Texts:
         node = self
         for block in _blocks(text):
             node = node.children.setdefault(block, Texts())
+        node.tails.add(tuple(text[len(text) // BLOCK * BLOCK :]))
         return self
 
-    def common(self, prompt: list[int]) -> int:
-        """Tokens that `prompt` has in common with one of them."""
+    def common(self, prompt: list[int], tails: bool = False) -> int:
+        """Tokens that `prompt` has in common with the whole blocks of one of them; with `tails`, with all of one."""
         node, depth = self, 0
         while (block := tuple(prompt[depth : depth + BLOCK])) in node.children:
             node, depth = node.children[block], depth + BLOCK
-        return depth + max((_common(block, other) for other in node.children), default=0)
+        others = [*node.children, *(node.tails if tails else ())]
+        return depth + max((_common(block, other) for other in others), default=0)
 
     def go_on_after(self, prompt: list[int]) -> bool:
         """Whether one of them begins with `prompt`, whole blocks, and is longer."""
@@ -79,26 +84,28 @@ class KnownTexts:
 
     def surely(self, scope: str, prompt: list[int]) -> Found:
         """What is told of `prompt` if nothing is known but what was answered to its end."""
-        return self._found(prompt, [self._known[scope]])
+        return self._found(prompt, [self._known[scope]], [self._ever[scope]])
 
     def perhaps(self, scope: str, prompt: list[int], talk: object) -> Found:
         """The same, if all that may be known to `talk` by now is."""
         if talk not in self._beside:
             return self.surely(scope, prompt)
         others = [text() for other, text in self._under_way[scope].items() if other is not talk]
-        return self._found(prompt, [self._ever[scope], *(Texts().add(text) for text in others)])
+        ever = [self._ever[scope], *(Texts().add(text) for text in others)]
+        return self._found(prompt, ever, ever)
 
-    def _found(self, prompt: list[int], known: list[Texts]) -> Found:
+    def _found(self, prompt: list[int], known: list[Texts], ever: list[Texts]) -> Found:
         reach = len(prompt) - 1
         common = max(texts.common(prompt) for texts in known)
         matched = min(common, reach) // BLOCK * BLOCK
-        if reach < self._unit:
-            return Found(matched, "too short", 0)
-        if matched == reach // BLOCK * BLOCK:
-            return Found(matched, None, None)
-        if common and any(texts.go_on_after(prompt[:matched]) for texts in known):
-            return Found(matched, "diverged", common)
-        return Found(matched, None, None) if matched else Found(matched, "no prefix", 0)
+        why: tuple[str | None, int | None] = (None, None)
+        if matched != reach // BLOCK * BLOCK:
+            if common and any(texts.go_on_after(prompt[:matched]) for texts in known):
+                why = "diverged", common
+            elif not matched:
+                why = "no prefix", 0
+        longest = min(reach, max(texts.common(prompt, tails=True) for texts in ever))
+        return Found(matched, longest, ("too short", 0) if reach < self._unit else why, why)
 
 
 def _blocks(text: list[int]) -> list[tuple[int, ...]]:

@@ -55,7 +55,7 @@ def test_c3_a_state_that_is_not_finite(serve: Serve, value: float) -> None:
     undo()  # or a model that says the token itself fails rightly
     for number in range(serve.scaled(12, 100)):
         shared = prefix if number % 3 == 0 else []
-        assert client.ask(shared + client.text(100)).resumed <= client.floor(150)
+        assert client.ask(shared + client.text(100)).resumed <= 150
 
 
 @pytest.mark.parametrize("step_tokens", [1, 7, 63, 64, 65, 100, 1000])
@@ -119,8 +119,8 @@ def test_c6_a_step_that_fails(serve: Serve) -> None:
     runner.run = fails_at_the_third  # type: ignore[method-assign]
     with pytest.raises(Failed, match="failed inside"):
         client.ask(stem)
-    assert client.ask(stem).resumed == client.floor(200)
-    assert client.ask(stem).resumed == client.floor(329)
+    assert client.resumes(client.ask(stem).resumed, 200)
+    assert client.resumes(client.ask(stem).resumed, 329)
 
 
 def test_c7_answers_read_as_prompts(serve: Serve) -> None:
@@ -137,13 +137,14 @@ def test_c7_answers_read_as_prompts(serve: Serve) -> None:
 
 
 def test_c8_eight_samples_each_continued(serve: Serve) -> None:
-    """The prompt is computed once: seven samples resume all of it but its last few rows."""
+    """The prompt is computed once: seven samples resume all of it, or all but its last few rows."""
     client = serve()
     prompt = client.text(220)
     samples = client.ask_samples(prompt, 70, num_samples=8, temperature=1.0, seed=5)
     assert len({tuple(sample.tokens) for sample in samples}) == 8
     told = client.wire.cache()
-    assert (told.queries, told.hits) == (8 * 220, 7 * client.floor(219))
+    assert told.queries == 8 * 220
+    assert 7 * client.floor(219) <= told.hits <= 7 * 219
     for sample in samples:
         assert client.ask(sample.text + client.text(10)).resumed >= on_grid(220 + 70 - 1)
 
@@ -155,7 +156,7 @@ def test_c9_scopes_never_share(serve: Serve) -> None:
         for who, salt in (("one", ""), ("one", "a"), ("two", ""), ("two", "a"), ("one", "b")):
             again = client.ask(prompt, who=who, salt=salt)
     assert again.resumed >= on_grid(199)
-    assert client.wire.cache().hits == 5 * client.floor(199), "each of the five once"
+    assert 5 * client.floor(199) <= client.wire.cache().hits <= 5 * 199, "each of the five once"
 
 
 def test_c9_dtypes_never_share(serve: Serve) -> None:

@@ -30,7 +30,7 @@ def check(store: Store, holdings: Holdings, states: States | None, pins: list[Pi
       it goes on from is that of its last grid point;
     - no limit is passed.
     """
-    holds = [holding.hold for holding in holdings.values() if holding.hold is not None]
+    holds = [hold for holding in holdings.values() for hold in (holding.hold, holding.loan) if hold is not None]
     _check_tree(store, [*holds, *(pin.hold for pin in pins)])
     _check_sums(store, holdings, pins)
     for seq, holding in holdings.items():
@@ -101,7 +101,8 @@ def _check_sums(store: Store, holdings: Holdings, pinned_prefixes: list[Pin]) ->
 
 def _check_sequence(store: Store, seq: Sequence, holding: Holding) -> None:
     name, hold = seq.request_id, holding.hold
-    _require(seq.num_computed <= len(seq.block_table) * BLOCK_SIZE, f"{name} has rows that are in no block")
+    to_copy = 0 if holding.end is None else seq.num_computed % BLOCK_SIZE
+    _require(seq.num_computed - to_copy <= len(seq.block_table) * BLOCK_SIZE, f"{name} has rows that are in no block")
     _require(all(p > seq.num_computed and p % CHUNK == 0 for p in holding.planned), f"{name} plans a past state")
     if hold is not None:
         sound = seq.num_computed if seq.num_sound is None else min(seq.num_computed, seq.num_sound)
@@ -132,6 +133,7 @@ def _check_owners(store: Store, holdings: Holdings, states: States | None) -> No
     for node in store.tree:
         blocks.update(node.blocks)
         slots.update(checkpoint.slot for checkpoint in node.checkpoints)
+    blocks.update(end.block for end in store.ends if end.block is not None)
     for seq, holding in holdings.items():
         if store.memory.block_bytes:
             blocks.update(seq.block_table[0 if holding.hold is None else holding.hold.depth // BLOCK_SIZE :])
@@ -140,7 +142,8 @@ def _check_owners(store: Store, holdings: Holdings, states: States | None) -> No
     _check_ids(store.memory.blocks, blocks)
     _check_ids(store.memory.slots, slots)
     if states is not None:
-        windows = Counter([*states.free_windows, *(seq.window_slot for seq in holdings)])
+        kept = [end.slot for end in store.ends]
+        windows = Counter([*states.free_windows, *kept, *(seq.window_slot for seq in holdings)])
         _require(windows == Counter(range(states.num_windows)), f"windows are held or free more than once: {windows}")
 
 

@@ -79,11 +79,11 @@ def explain(found: Lookup, *, states: bool, forgotten: Forgotten, unsound: Unsou
     """Why it was not more. `states`: only grid points can be resumed."""
     packed, matched = found.packed, found.matched
     reach = len(packed) // TOKEN_BYTES - 1
-    if reach < (CHUNK if states else BLOCK_SIZE):
+    if reach < (CHUNK if states else BLOCK_SIZE) and not found.resumed:
         return Miss("too short", 0)
     if states and found.resumed < floor_to_grid(matched):
         return Miss("state thinned", found.resumed)
-    if matched == reach // BLOCK_SIZE * BLOCK_SIZE:
+    if max(matched, found.resumed) >= reach // BLOCK_SIZE * BLOCK_SIZE:
         return None
     start = matched * TOKEN_BYTES
     if forgotten.has(found.scope, matched, bytes(packed[start : start + BLOCK_BYTES])):

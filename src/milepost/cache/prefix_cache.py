@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from collections.abc import Sequence as Many
+from dataclasses import dataclass, replace
 
 from milepost.cache import integrity
+from milepost.cache.ends import End, Ends
 from milepost.cache.keys import pack
 from milepost.cache.memory import IntegrityError, Memory
 from milepost.cache.misses import Lookup, explain
@@ -17,11 +19,26 @@ from milepost.cache.states import Holding, States
 from milepost.cache.stats import CacheStats
 from milepost.cache.store import Store
 from milepost.cache.tree import Checkpoint, Node, Scope, Tree, ancestors, containing, count_hit, touch
-from milepost.request import Miss, Sequence
+from milepost.request import Copies, Miss, Sequence
 from milepost.specs import BLOCK_SIZE, CHUNK
 
 UNBOUNDED = 1 << 62
 """Tokens that fit a model without KV."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What is known of a sequence's tokens: the first `matched`, up to a place in `node`, of which `resumed` need not
+    be computed. They are resumed at `checkpoint`, or further down in `end`; there `block`, in `block_node` if it is
+    the tree's, holds the rows since the last block boundary."""
+
+    node: Node | None = None
+    matched: int = 0
+    resumed: int = 0
+    checkpoint: Checkpoint | None = None
+    end: End | None = None
+    block: int | None = None
+    block_node: Node | None = None
 
 
 class PrefixCache:
@@ -41,7 +58,8 @@ class PrefixCache:
         own..    the last block, partly computed: private, the only kind that is written
         rest     tokens without rows yet: no block, or one that grow() has just added
 
-    A sequence resumes at the deepest checkpoint at or below the longest KV match (without states: at the match). The
+    A sequence resumes at the deepest checkpoint at or below the longest KV match (without states: at the match), or
+    behind it, to the token, where a text has ended that goes on from there (`ends.py`): then with copies. The
     rows between are computed again, into blocks of its own. Its state is one of the tree's, pinned while the sequence
     reads it, or its own; the states that a step writes are its own until they are published.
 
@@ -57,19 +75,24 @@ class PrefixCache:
         retention: Retention | None = None,
         enabled: bool = True,
         policy: Build = POLICIES[DEFAULT],
+        num_ends: int = 0,
+        cuttable: bool = True,
     ) -> None:
         """`num_seqs` sequences may be admitted at once if the model has states: each has a window. `retention`: which
         states are kept (None: dense), as far as `policy` finds them worth their memory. Not `enabled`: sequences get
-        their memory and share nothing."""
+        their memory and share nothing. `num_ends` texts' ends are kept to the token, each in a window more; `cuttable`:
+        their first rows serve too."""
         self.enabled = enabled
         self.stats = CacheStats()
         self.retention = retention or Retention()
         self.memory = memory
-        self._store = Store(memory, self.stats, policy)
+        has_states = memory.checkpoint_bytes > 0
+        ends = Ends(memory, num_seqs, num_ends if enabled else 0, cuttable) if has_states else None
+        self._store = Store(memory, self.stats, policy, ends)
         self._tree, self._watch = self._store.tree, self._store.policy.watch
         self.pins = Pins(self._store)
         """Prefixes that eviction cannot have."""
-        self._states = States(self._store, self.retention, num_seqs) if memory.checkpoint_bytes else None
+        self._states = States(self._store, self.retention) if has_states else None
         self._holdings: dict[Sequence, Holding] = {}
         self.max_num_tokens = _longest(memory)
         """Tokens of the longest sequence that the memory holds when it is alone."""
@@ -96,6 +119,11 @@ class PrefixCache:
     def num_slots(self) -> int:
         """Checkpoint slots, that of the empty prefix included."""
         return self.memory.slots.count + 1
+
+    @property
+    def num_windows(self) -> int:
+        """Window slots: one for each sequence and each end that is kept."""
+        return self._store.ends.num_windows
 
     @property
     def num_cached_tokens(self) -> int:
@@ -133,7 +161,7 @@ class PrefixCache:
 
     def resumable(self, seq: Sequence) -> int:
         """Tokens that `seq` would resume if it were admitted now."""
-        return self._find(seq)[2]
+        return self._find(seq).resumed
 
     def promised(self, seq: Sequence, num_tokens: int) -> int:
         """The deepest place among the first `num_tokens` tokens of the admitted `seq` from where others can resume
@@ -154,8 +182,10 @@ class PrefixCache:
 
         Pre:  `seq` holds nothing.
         Post: `seq.block_table` are the shared blocks and `seq.state_slot` the state after them; neither is given up
-              while `seq` holds it. `seq.num_computed` are the tokens resumed; on its first admission
-              `num_matched_tokens`, `num_cached_tokens` and `miss` are set too. `available_bytes` may be lower.
+              while `seq` holds it. Where it resumes between grid points, `seq.copies` are to be made before its rows
+              run, and stay as they are until publish(). `seq.num_computed` are the tokens resumed; on its first
+              admission `num_matched_tokens`, `num_cached_tokens` and `miss` are set too. `available_bytes` may be
+              lower.
         Undo: release().
         """
         if seq in self._holdings or seq.block_table:
@@ -188,6 +218,7 @@ class PrefixCache:
             blocks = self._states.plan_last(seq, self._holdings[seq], num_tokens, missing if has_kv else 0)
         if blocks is None:
             return False
+        self._holdings[seq].stepping = True
         seq.block_table += blocks if has_kv else [0] * missing
         return True
 
@@ -212,6 +243,7 @@ class PrefixCache:
               the state at the last grid point.
         """
         holding = self._holdings[seq]
+        self._return_loan(seq, holding)
         if holding.query is not None:
             self._count_start(seq, holding, *holding.query)
             holding.query = None
@@ -240,6 +272,7 @@ class PrefixCache:
             raise IntegrityError(f"{seq.request_id} is released and holds nothing")
         if self._states is not None:
             self._states.release(seq, holding)
+        self._return_loan(seq, holding)
         own = 0 if holding.hold is None else holding.hold.depth // BLOCK_SIZE
         if self.memory.block_bytes:
             self.memory.free(seq.block_table[own:], [])
@@ -283,41 +316,91 @@ class PrefixCache:
             raise IntegrityError("the sequences that hold blocks are not those expected")
         integrity.check(self._store, self._holdings, self._states, list(self.pins))
 
-    def _find(self, seq: Sequence) -> tuple[Node | None, int, int, Checkpoint | None]:
-        """Where the longest known prefix of `seq` ends, its length, how much of it can be resumed, and the state to
-        resume from; nothing for a sequence that does not read."""
+    def _find(self, seq: Sequence) -> Found:
+        """Nothing for a sequence that does not read."""
         if not self.reads(seq):
-            return None, 0, 0, None
+            return Found()
         pack(seq.packed, seq.tokens)
         node, matched = self._tree.match(self.scope(seq), seq.packed, seq.num_tokens - 1)
         if not self.has_states:
-            return node, matched, matched, None
+            return Found(node, matched, matched)
         checkpoint = self._tree.deepest(node, matched)
-        return node, matched, checkpoint.depth if checkpoint else 0, checkpoint
+        return self._find_end(seq, Found(node, matched, checkpoint.depth if checkpoint else 0, checkpoint))
+
+    def _find_end(self, seq: Sequence, found: Found) -> Found:
+        """Whether a text has ended where `seq` can resume further down than at a checkpoint."""
+        start, ends = found.resumed, self._store.ends
+        place = self.scope(seq) if found.checkpoint is None else found.checkpoint
+        best = ends.find(place, start, seq.packed, seq.num_tokens - 1)
+        if best is None or not self._can_copy(seq):
+            return found
+        end, resumed = best
+        if not self.memory.block_bytes:
+            return replace(found, resumed=resumed, end=end)
+        whole = resumed // BLOCK_SIZE * BLOCK_SIZE
+        if found.node is None or found.matched < whole:
+            return found
+        if resumed == whole:
+            return replace(found, resumed=resumed, end=end)
+        if end.block is not None and whole == end.end // BLOCK_SIZE * BLOCK_SIZE:
+            return replace(found, resumed=resumed, end=end, block=end.block)
+        known = self._tree.block_like(found.node, found.matched, seq.packed, resumed)
+        if known is not None:
+            return replace(found, resumed=resumed, end=end, block=known[1], block_node=known[0])
+        return replace(found, resumed=whole, end=end) if whole > start and ends.cuttable else found
+
+    def _can_copy(self, seq: Sequence) -> bool:
+        """Whether there is room for all of `seq`, for states to read, write and keep, and for a block that it copies.
+        With less it could wait for what it holds itself."""
+        num_blocks = -(-seq.num_tokens // BLOCK_SIZE) + 2
+        wanted = num_blocks * self.memory.block_bytes + 3 * self.memory.checkpoint_bytes
+        return wanted <= self._store.available_bytes
 
     def _start(self, seq: Sequence) -> Holding:
         """Holds what `seq` resumes."""
-        node, matched, resumed, checkpoint = self._find(seq)
+        found = self._find(seq)
+        node, resumed, checkpoint = found.node, found.resumed, found.checkpoint
         if not seq.num_preemptions:
-            seq.num_matched_tokens, seq.num_cached_tokens = matched, resumed
-            seq.miss = self._explain(seq, node, matched, resumed)
+            seq.num_matched_tokens, seq.num_cached_tokens = max(found.matched, resumed), resumed
+            seq.miss = self._explain(seq, node, found.matched, resumed)
         if node is not None:
             touch(node, self._store.now())
-        end = containing(node or self._tree.root(self.scope(seq)), resumed)
-        holding = Holding(self._tree.hold(end, resumed))
-        if floor_to_grid(matched) > resumed and self.has_states:
-            holding.junction = floor_to_grid(matched)
+        shared = min(resumed // BLOCK_SIZE * BLOCK_SIZE, found.matched)
+        last = containing(node or self._tree.root(self.scope(seq)), shared)
+        holding = Holding(self._tree.hold(last, shared), ran=resumed)
+        if floor_to_grid(found.matched) > resumed and self.has_states:
+            holding.junction = floor_to_grid(found.matched)
         if self._states is not None and checkpoint is not None:
             self._states.resume(seq, holding, checkpoint)
         if self.memory.block_bytes:
-            path = [*reversed(list(ancestors(end))), end]
-            seq.block_table = [block for part in path for block in part.blocks][: resumed // BLOCK_SIZE]
+            path = [*reversed(list(ancestors(last))), last]
+            seq.block_table = [block for part in path for block in part.blocks][: shared // BLOCK_SIZE]
         else:
             seq.block_table = [0] * (resumed // BLOCK_SIZE)
+        if found.end is not None:
+            self._borrow(seq, holding, found, found.end)
         seq.num_computed = resumed
         if self.reads(seq):
-            holding.query, holding.found = (seq.num_tokens, matched, resumed), node
+            holding.query, holding.found = (seq.num_tokens, max(found.matched, resumed), resumed), node
         return holding
+
+    def _borrow(self, seq: Sequence, holding: Holding, found: Found, end: End) -> None:
+        """What `seq` is to copy stays until it has."""
+        end.readers += 1
+        self._store.ends.use(end)
+        holding.end, seq.copies = end, Copies(end.slot, found.block)
+        if found.block_node is not None:
+            whole = found.resumed // BLOCK_SIZE * BLOCK_SIZE
+            holding.loan = self._tree.hold(found.block_node, whole + BLOCK_SIZE)
+
+    def _return_loan(self, seq: Sequence, holding: Holding) -> None:
+        seq.copies = None
+        if holding.end is not None:
+            holding.end.readers -= 1
+            holding.end = None
+        if holding.loan is not None:
+            self._store.let_go(holding.loan)
+            holding.loan = None
 
     def _explain(self, seq: Sequence, node: Node | None, matched: int, resumed: int) -> Miss | None:
         if not self.reads(seq):

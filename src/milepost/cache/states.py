@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from milepost.cache.ends import End
+from milepost.cache.keys import TOKEN_BYTES, pack
 from milepost.cache.memory import IntegrityError
 from milepost.cache.policies.policy import StatesAhead
 from milepost.cache.retention import Kind, Retention, floor_to_grid, stronger
@@ -27,6 +29,10 @@ class Holding:
     junction  grid point to keep because known KV ended there, deeper than it could resume; 0: none
     query     (tokens asked for, matched, resumed), until its first rows have run
     found     the node in which its match ended
+    end       the end of a text from which it copies what its first rows go on from, until these have run
+    loan      a claim on the block that it copies, if that is the tree's, as long
+    ran       rows computed when its last step began
+    stepping  a step is planned: what its window holds cannot be told until that has run
     """
 
     hold: Hold | None
@@ -35,6 +41,10 @@ class Holding:
     junction: int = 0
     query: tuple[int, int, int] | None = None
     found: Node | None = None
+    end: End | None = None
+    loan: Hold | None = None
+    ran: int = 0
+    stepping: bool = False
 
 
 def grid_points(start: int, end: int) -> range:
@@ -50,13 +60,12 @@ class States:
     step have theirs, `plan_kept`: what is worth keeping besides, and costs nobody what is worth more.
     """
 
-    def __init__(self, store: Store, retention: Retention, num_seqs: int) -> None:
-        self.num_windows = num_seqs
-        self.free_windows = list(reversed(range(num_seqs)))
+    def __init__(self, store: Store, retention: Retention) -> None:
+        self.num_windows, self.free_windows = store.ends.num_windows, store.ends.free_windows
         self._store, self._retention = store, retention
 
     def admit(self, seq: Sequence) -> None:
-        """A window and the empty prefix's state; IntegrityError if more than `num_seqs` would hold a window."""
+        """A window and the empty prefix's state; IntegrityError if there is no window left."""
         if not self.free_windows:
             raise IntegrityError(f"{seq.request_id} finds no window among {self.num_windows}")
         seq.window_slot, seq.state_slot = self.free_windows.pop(), 0
@@ -110,9 +119,11 @@ class States:
     def publish(self, seq: Sequence, holding: Holding) -> None:
         """The rows below `seq.num_computed` have run: what they wrote is shared, and the last of it is the state to go
         on from."""
+        ran, holding.ran, holding.stepping = holding.ran, seq.num_computed, False
         written = [point for point in sorted(holding.planned) if point <= seq.num_computed]
         if not written:
             return
+        self._leave_prompt_end(seq, holding, ran)
         kinds = self._retention.kinds(seq, holding.junction, range(written[0], written[-1] + 1, CHUNK))
         for point in written:
             slot = holding.planned.pop(point)
@@ -124,12 +135,15 @@ class States:
         seq.grid_slots = []
 
     def release(self, seq: Sequence, holding: Holding) -> None:
-        """Takes all back; the state at the last grid point stays, as an end, if it can be shared."""
+        """Takes all back; the state at the last grid point stays, as an end, if it can be shared, and the rows that
+        follow it: then their last block, too, is no more in the sequence's table."""
         self._store.memory.free([], list(holding.planned.values()))
         holding.planned.clear()
         seq.grid_slots = []
+        checkpoint = holding.state
         if seq.state_slot and holding.state is None:
-            if self._share(seq, holding, floor_to_grid(seq.num_computed), seq.state_slot, "end") is None:
+            checkpoint = self._share(seq, holding, floor_to_grid(seq.num_computed), seq.state_slot, "end")
+            if checkpoint is None:
                 self._store.memory.free([], [seq.state_slot])
         elif holding.state is not None:
             if holding.query is None:  # and not turned back before it ran
@@ -137,12 +151,47 @@ class States:
             holding.state.last_use = self._store.now()
             self._store.tree.unpin(holding.state)
         holding.state, seq.state_slot = None, 0
-        self.free_windows.append(seq.window_slot)
+        if not self._leave_end(seq, holding, checkpoint):
+            self.free_windows.append(seq.window_slot)
 
     def own_slots(self, seq: Sequence, holding: Holding) -> list[int]:
         """Those that belong to `seq` alone."""
         private = [seq.state_slot] if seq.state_slot and holding.state is None else []
         return private + list(holding.planned.values())
+
+    def _leave_end(self, seq: Sequence, holding: Holding, checkpoint: Checkpoint | None) -> bool:
+        """Keeps the rows of `seq` after `checkpoint`, its last; False: its window is free."""
+        start, end = floor_to_grid(seq.num_computed), seq.num_computed
+        unknown = holding.stepping or holding.end is not None or seq.num_sound is not None
+        if end == start or unknown or holding.hold is None or (start and checkpoint is None):
+            return False
+        block = None
+        if end % BLOCK_SIZE and self._store.memory.block_bytes:
+            block = seq.block_table[end // BLOCK_SIZE]
+        if not self._keep(seq, checkpoint, start, end, block):
+            return False
+        if block is not None:
+            seq.block_table.remove(block)
+        return True
+
+    def _leave_prompt_end(self, seq: Sequence, holding: Holding, ran: int) -> None:
+        """The answer of `seq` has filled the chunk in which its prompt ends, a row at a time: the window has all of it,
+        and is void for `seq`. So it can stay for those who bring the same prompt, and `seq` goes on with another."""
+        start, end = seq.num_computed - CHUNK, seq.num_prompt_tokens
+        ends, hold = self._store.ends, holding.hold
+        if seq.num_computed % CHUNK or not start < end <= ran or not ends.cuttable or not ends.max_num:
+            return
+        if hold is None or seq.num_sound is not None or not self.free_windows:
+            return
+        checkpoint = self._store.tree.checkpoint_at(hold.node, start) if start else None
+        if (checkpoint is not None or not start) and self._keep(seq, checkpoint, start, end, None):
+            seq.window_slot = self.free_windows.pop()
+
+    def _keep(self, seq: Sequence, checkpoint: Checkpoint | None, start: int, end: int, block: int | None) -> bool:
+        pack(seq.packed, seq.tokens)
+        tokens = bytes(seq.packed[start * TOKEN_BYTES : end * TOKEN_BYTES])
+        place = seq.cache_salt if checkpoint is None else checkpoint
+        return self._store.ends.keep(End(place, start, tokens, seq.window_slot, block))
 
     def _kind(self, seq: Sequence, holding: Holding, point: int) -> Kind | None:
         return self._retention.kind(seq, holding.junction, point)

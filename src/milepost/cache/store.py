@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from math import inf
 
+from milepost.cache.ends import Ends
 from milepost.cache.keys import BLOCK_BYTES, TOKEN_BYTES
 from milepost.cache.memory import IntegrityError, Memory
 from milepost.cache.misses import Forgotten, Unsound
@@ -20,8 +21,9 @@ TICK = 1e-9
 class Store:
     """The tree of known prefixes, the memory, and the rule by which the one makes room in the other."""
 
-    def __init__(self, memory: Memory, stats: CacheStats, build: Build) -> None:
+    def __init__(self, memory: Memory, stats: CacheStats, build: Build, ends: Ends | None = None) -> None:
         self.memory, self.stats = memory, stats
+        self.ends = ends or Ends(memory, 0, 0, cuttable=True)
         self.policy = build(Facts(memory, self.now, self.may_go))
         self.tree = Tree(self.policy.eviction)
         self.forgotten, self.unsound = Forgotten(), Unsound()
@@ -36,6 +38,7 @@ class Store:
     def idle_bytes(self) -> int:
         """Of what is kept for others, what nobody uses now: it can be had."""
         blocks = (self.tree.num_tokens - self.tree.num_held) // BLOCK_SIZE
+        blocks += self.ends.num_idle_blocks
         slots = self.tree.num_checkpoints - self.tree.num_pinned
         return blocks * self.memory.block_bytes + slots * self.memory.checkpoint_bytes
 
@@ -52,6 +55,8 @@ class Store:
         while memory.free_bytes < wanted:
             thing = self.policy.eviction.next(below)
             if thing is None:
+                if below == inf and self.ends.give_up_block():
+                    continue
                 if below == inf:
                     raise IntegrityError(f"{wanted} bytes can be had by the books, and nothing is left to give up")
                 return None
@@ -96,6 +101,7 @@ class Store:
 
     def clear(self) -> None:
         """Forgets everything; nobody may hold anything."""
+        self.ends.clear()
         for node in self.tree:
             self.memory.free(node.blocks, [checkpoint.slot for checkpoint in node.checkpoints])
         self.tree.clear()

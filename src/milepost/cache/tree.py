@@ -152,6 +152,23 @@ class Tree:
         before = Tree.deepest(checkpoint.node, checkpoint.depth - 1)
         return checkpoint.depth - (before.depth if before else 0)
 
+    def block_like(self, node: Node, depth: int, packed: Packed, place: int) -> tuple[Node, int] | None:
+        """A known block that begins with the packed tokens from the last block boundary up to `place`, and the node
+        that holds it; None if there is none. `depth` packed tokens, at least to that boundary, are known: the path to
+        `node`."""
+        start = place // BLOCK_SIZE * BLOCK_SIZE
+        if start < depth:
+            node = containing(node, start + 1)
+        elif start == node.end:
+            head = bytes(packed[start * TOKEN_BYTES : place * TOKEN_BYTES])
+            child = next((child for key, child in node.children.items() if key.startswith(head)), None)
+            return None if child is None else (child, child.blocks[0])
+        inside = start - node.start
+        known = node.tokens[inside * TOKEN_BYTES : (place - node.start) * TOKEN_BYTES]
+        if known != packed[start * TOKEN_BYTES : place * TOKEN_BYTES]:
+            return None
+        return node, node.blocks[inside // BLOCK_SIZE]
+
     # Holds
 
     def hold(self, node: Node, depth: int) -> Hold:

@@ -34,7 +34,7 @@ from milepost.machine import available_memory_bytes, usable_cpus
 from milepost.models.loader.load import LoadedModel, load_model, open_model, resolve_dtype
 from milepost.models.loader.source import ModelSource
 from milepost.ops import exactness
-from milepost.specs import BLOCK_SIZE, CHUNK
+from milepost.specs import BLOCK_SIZE, CHUNK, cuttable
 
 logger = logging.getLogger(__name__)
 
@@ -66,12 +66,18 @@ def assemble(loaded: LoadedModel, config: EngineConfig, clock: Callable[[], floa
     served = served_model(loaded.source, plan, model.vocab_size, config)
     log_start(loaded, plan)
     memory = Memory(plan.cache_bytes, plan.block_bytes, plan.checkpoint_bytes)
-    pools = allocate_pools(
-        model.layer_specs(), memory.blocks.count, memory.slots.count + 1, plan.num_seqs, dtype, torch.device("cpu")
+    specs = model.layer_specs()
+    cache = PrefixCache(
+        memory,
+        num_seqs=plan.num_seqs,
+        retention=Retention(config.prefix_cache_retention_interval),
+        enabled=config.enable_prefix_caching,
+        num_ends=plan.num_ends,
+        cuttable=cuttable(specs),
     )
+    device = torch.device("cpu")
+    pools = allocate_pools(specs, cache.num_blocks, cache.num_slots, cache.num_windows, dtype, device)
     memory.give_back = pools.give_back
-    retention = Retention(config.prefix_cache_retention_interval)
-    cache = PrefixCache(memory, num_seqs=plan.num_seqs, retention=retention, enabled=config.enable_prefix_caching)
     logger.info(caching_line(cache))
     if config.prefix_cache_retention_interval is not None and not (cache.enabled and cache.has_states):
         why = "this model has no recurrent layers" if cache.enabled else "prefix caching is off"

@@ -11,6 +11,9 @@ from milepost.specs import BLOCK_SIZE, LayerSpecs, checkpoint_bytes, kv_block_by
 CACHE_SHARE = 0.5
 """Of the free memory, what cache and windows may take unasked: others work on this machine too."""
 
+ENDS_SHARE = 1 / 16
+"""Of the budget, what windows of texts' ends may take (`cache/ends.py`). There are no more of them than sequences."""
+
 MAX_BLOCKS = 1 << 21
 """Of a cache whose size nobody asked for: 32 million tokens. A tiny model on a large machine needs no more books."""
 
@@ -18,7 +21,8 @@ MAX_BLOCKS = 1 << 21
 @dataclass(frozen=True)
 class MemoryPlan:
     """Bytes of the weights; of the cache, which keys and values (in blocks) and recurrent states (checkpoints) share;
-    and beside it of each running sequence's window. Then the sequences at once and the context that fit.
+    and beside it of each running sequence's window, and of as many more as texts' ends are kept to the token. Then the
+    sequences at once and the context that fit.
 
     `block_bytes` is 0 for a model without KV, `checkpoint_bytes` and `window_bytes` for one without recurrent layers.
     The state of the empty prefix is counted with the windows.
@@ -30,13 +34,14 @@ class MemoryPlan:
     checkpoint_bytes: int
     window_bytes: int
     num_seqs: int
+    num_ends: int
     max_model_len: int
     available_bytes: int
 
     @property
     def fixed_bytes(self) -> int:
         """Of windows and the empty state: there from the start to the end."""
-        return self.num_seqs * self.window_bytes + self.checkpoint_bytes
+        return (self.num_seqs + self.num_ends) * self.window_bytes + self.checkpoint_bytes
 
     def line(self) -> str:
         """The start-up line."""
@@ -47,7 +52,9 @@ class MemoryPlan:
             each.append(f"{size(self.checkpoint_bytes)} a recurrent state")
         parts = [f"weights {size(self.weight_bytes)}", f"cache {size(self.cache_bytes)} ({', '.join(each)})"]
         if self.window_bytes:
-            parts.append(f"{size(self.fixed_bytes)} for {self.num_seqs} running sequences")
+            parts.append(
+                f"{size(self.fixed_bytes)} for {self.num_seqs} running sequences and {self.num_ends} ends of texts"
+            )
         parts.append(f"context {self.max_model_len:,} tokens")
         return f"memory: {', '.join(parts)}, free before it {size(self.available_bytes)}"
 
@@ -75,7 +82,8 @@ def plan_memory(
     window = window_bytes(specs, element_bytes)
     budget = _budget(available_bytes, config) - state
     num_seqs = _num_seqs(window + 2 * state, budget, config)
-    cache = budget - num_seqs * window
+    num_ends = min(num_seqs, int(budget * ENDS_SHARE) // window) if window and config.enable_prefix_caching else 0
+    cache = budget - (num_seqs + num_ends) * window
     if config.kv_cache_memory_bytes is None:
         cache = min(cache, MAX_BLOCKS * (block or state))
     fits = _tokens_that_fit(cache, block, state)
@@ -90,7 +98,8 @@ def plan_memory(
             f"no room for a single block of {size(block)} and two recurrent states of {size(state)}",
             "free some memory, or raise --kv-cache-memory-bytes",
         )
-    return MemoryPlan(weight_bytes, cache, block, state, window, num_seqs, min(wanted, fits), available_bytes)
+    context = min(wanted, fits)
+    return MemoryPlan(weight_bytes, cache, block, state, window, num_seqs, num_ends, context, available_bytes)
 
 
 def _tokens_that_fit(cache_bytes: int, block_bytes: int, state_bytes: int) -> int:

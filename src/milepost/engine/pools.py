@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import mmap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -26,6 +26,18 @@ class Pools:
 
     kv: list[KVLayer | None]
     recurrent: list[RecurrentLayer | None]
+
+    def copy(self, windows: Iterable[tuple[int, int]], blocks: Iterable[tuple[int, int]]) -> None:
+        """Copies whole windows and KV blocks: pairs of numbers, from and to, none of which is on both sides."""
+        for source, target in windows:
+            for recurrent in self.recurrent:
+                for tensor in recurrent.window.values() if recurrent is not None else ():
+                    tensor[target].copy_(tensor[source])
+        for source, target in blocks:
+            for layer in self.kv:
+                if layer is not None:
+                    layer.k[target].copy_(layer.k[source])
+                    layer.v[target].copy_(layer.v[source])
 
     def give_back(self, blocks: Sequence[int], slots: Sequence[int]) -> None:
         """The pages of these KV blocks and checkpoint slots go back to the machine; their contents are lost."""

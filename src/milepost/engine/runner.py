@@ -17,6 +17,7 @@ from milepost.models.base import Model
 from milepost.ops import ForwardBatch, Rows
 from milepost.outputs import TokenLogprobs
 from milepost.request import Sequence
+from milepost.specs import BLOCK_SIZE
 
 LOGPROB_ROWS = 64
 """Prompt rows whose logits exist at once: a vocabulary of 250,000 takes 1 MB a row."""
@@ -46,6 +47,7 @@ class Runner:
     def run(self, pieces: tuple[Piece, ...]) -> list[PieceResult]:
         """One forward pass over all `pieces`; a result for each, in their order. Sets `num_sound` of a sequence where a
         row is not finite."""
+        self._copy([piece for piece in pieces if piece.seq.copies is not None])
         drawing = [i for i, piece in enumerate(pieces) if piece.samples and piece.seq.params.max_tokens != 0]
         replayed = self.replays.run(pieces) if self.replays and len(drawing) == len(pieces) else None
         hidden, logits = replayed or (self._forward(pieces), None)
@@ -64,6 +66,17 @@ class Runner:
             PieceResult(piece, sampled.get(i), self._prompt_logprobs(piece, own), pooled_rows(piece, own))
             for i, (piece, own) in enumerate(rows)
         ]
+
+    def _copy(self, pieces: list[Piece]) -> None:
+        """What sequences go on from that resume between grid points, before any row is written."""
+        copies = [(piece, piece.seq.copies) for piece in pieces if piece.seq.copies is not None]
+        windows = [(copy.window_slot, piece.seq.window_slot) for piece, copy in copies]
+        blocks = [
+            (copy.block, piece.seq.block_table[piece.start // BLOCK_SIZE])
+            for piece, copy in copies
+            if copy.block is not None
+        ]
+        self.pools.copy(windows, blocks)
 
     def _forward(self, pieces: tuple[Piece, ...]) -> torch.Tensor:
         tokens = [token for piece in pieces for token in piece.seq.tokens[piece.start : piece.end]]

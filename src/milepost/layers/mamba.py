@@ -47,7 +47,7 @@ class Mamba(DecayRates):
 
     def state_spec(self) -> tuple[LayerSpec, ...]:
         state, (conv, conv_window) = Buffer("state", (self.shape.inner_size, self.shape.state_size)), self.conv1d.kept()
-        return (Recurrent((state, conv), (state, conv_window)),)
+        return (Recurrent((state, conv), (state, conv_window), cuttable=False),)
 
     def forward(self, x: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
         """x [rows, hidden_size]; updates the layer's state, returns [rows, hidden_size]."""
