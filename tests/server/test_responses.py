@@ -324,10 +324,12 @@ def test_log_probabilities_are_those_of_the_text(script: openai.OpenAI) -> None:
 
 def test_reasoning_effort_reaches_the_template() -> None:
     with talking(SCRIPT) as (client, engine):
-        response = ask(client, reasoning={"effort": "low"}, extra_body={"chat_template_kwargs": {"a": 1}})
+        response = ask(
+            client, reasoning={"effort": "low", "summary": "auto"}, extra_body={"chat_template_kwargs": {"a": 1}}
+        )
         assert engine.asked[-1][0]["prompt"] == "<user>Weather?[low]<assistant>"
         assert response.reasoning is not None
-        assert response.reasoning.effort == "low"
+        assert (response.reasoning.effort, response.reasoning.summary) == ("low", "auto")
 
 
 def test_sampling_fields_arrive(client: openai.OpenAI, engine: FakeEngine) -> None:

@@ -29,7 +29,7 @@ def response_head(asked: ResponsesRequest, chat: ChatRequest, job: Job) -> dict[
         "parallel_tool_calls": asked.parallel_tool_calls is not False,
         "truncation": asked.truncation or "disabled",
         "text": _text(asked),
-        "reasoning": {"effort": chat.reasoning_effort, "summary": None},
+        "reasoning": {"effort": chat.reasoning_effort, "summary": asked.reasoning.summary if asked.reasoning else None},
         "max_output_tokens": asked.max_output_tokens,
         "top_logprobs": asked.top_logprobs or 0,
         **_sampling(job.params),

@@ -22,7 +22,10 @@ class TextConfig(Schema):
 
 
 class ReasoningConfig(Schema):
+    """`summary` is told back and does nothing: the reasoning itself is in the answer."""
+
     effort: str | None = None
+    summary: str | None = None
 
 
 class CacheOptions(PromptCacheOptions):
