@@ -88,6 +88,8 @@ def test_settings_that_cannot_work(loaded, capsys: pytest.CaptureFixture[str]):
         ["serve", "--scheduling-policy", "random"],
         ["serve", "--api-key", ""],
         ["serve", "--served-model-name", ""],
+        ["serve", "--served-model-name", "a", ""],
+        ["serve", "--served-model-name", "a", "/"],
         ["chat", "--seed", "-1"],
     ):
         assert main(args) == 2

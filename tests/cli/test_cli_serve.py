@@ -134,6 +134,37 @@ def test_settings_arrive(loaded, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     assert loaded.engine.recorded == f"{tmp_path}/trace"
 
 
+@pytest.mark.parametrize(
+    ("args", "model", "names"),
+    [
+        ("m --served-model-name a b", "m", ("a", "b")),
+        ("--served-model-name a b --seed 1", None, ("a", "b")),
+        ("m --served-model-name a b --seed 1 --served-model-name c", "m", ("a", "b", "c")),
+        ("--served-model-name=a m", "m", ("a",)),
+        ("m --served-model-name a", "m", ("a",)),
+        ("--seed 1 m", "m", ()),
+    ],
+)
+def test_names_of_the_model(loaded, monkeypatch: pytest.MonkeyPatch, args: str, model: str | None, names: tuple):
+    """As vLLM takes them, all that follow one flag; or the flag once for each."""
+    states = []
+
+    def serve(state, sock, load, on_ready, tls) -> None:
+        sock.close()
+        states.append(state)
+        load(state.loading)
+
+    monkeypatch.setattr("milepost.server.run.serve", serve)
+    assert main(["serve", "--port", "0", *args.split()]) == 0
+    assert (loaded.configs[0].model, states[0].settings.served_model_names) == (model, names)
+
+
+def test_a_flag_that_takes_several_names_needs_one(loaded, capsys: pytest.CaptureFixture[str]):
+    assert main(["serve", "--served-model-name"]) == 2
+    assert capsys.readouterr().err.startswith("error: ")
+    assert loaded.configs == []
+
+
 def test_a_certificate_that_cannot_be_read_is_told_before_loading(loaded, capsys: pytest.CaptureFixture[str]):
     assert main(["serve", "--port", "0", "--ssl-certfile", "/no/such/file"]) == 2
     assert "error: --ssl-certfile /no/such/file cannot be read: No such file" in capsys.readouterr().err

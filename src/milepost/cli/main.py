@@ -10,6 +10,7 @@ import typer
 
 from milepost import __version__
 from milepost.cli import bench, cache, chat, doctor, explain, generate, launch, serve, top, usage
+from milepost.cli.several import TakesSeveral
 from milepost.errors import MilepostError
 from milepost.machine import wait_briefly
 
@@ -23,7 +24,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,  # its boxes cut long option names
 )
-app.command("serve")(serve.serve)
+app.command("serve", cls=TakesSeveral)(serve.serve)
 app.command("generate")(generate.generate)
 app.command("chat")(chat.chat)
 app.command("bench")(bench.bench)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
@@ -32,7 +33,7 @@ def serve(
     seed: options.Seed = EngineConfig.seed,
     served_model_name: Annotated[
         list[str] | None,
-        typer.Option(help="What clients call the model; may be repeated.", show_default="the model's name"),
+        typer.Option(help="What clients call the model; several names, or repeated.", show_default="the model's name"),
     ] = None,
     chat_template: options.ChatTemplate = None,
     generation_config: options.GenerationConfig = EngineConfig.generation_config,
@@ -116,7 +117,7 @@ def serve(
     ] = 1024,
 ) -> None:
     """Serve a model over HTTP, with OpenAI's and Anthropic's APIs."""
-    names = tuple(served_model_name or ())
+    names = _names(served_model_name or [], model)
     config = EngineConfig(
         model=model,
         dtype=dtype,
@@ -134,8 +135,6 @@ def serve(
         num_threads=num_threads,
         disable_log_stats=disable_log_stats,
     )
-    if not all(names):
-        raise ConfigError("--served-model-name cannot be empty", "give a name, or leave it out")
     if not all(key.strip() for key in api_key or ()):
         raise ConfigError("--api-key cannot be empty", "give a key, or leave it out")
     if operator_api_key is not None and not operator_api_key.strip():
@@ -164,6 +163,16 @@ def serve(
 
     file = None if record is None else RecordFile(record)
     _run(config, host, port, settings, tls, prefixes, file)
+
+
+def _names(names: list[str], model: str | None) -> tuple[str, ...]:
+    """What stands behind the first name may have been meant as the model."""
+    if not all(names):
+        raise ConfigError("--served-model-name cannot be empty", "give a name, or leave it out")
+    file = next((name for name in names[1:] if model is None and Path(name).exists()), None)
+    if file is not None:
+        raise ConfigError(f"--served-model-name takes all that follows it, and {file} too", "put the model first")
+    return tuple(names)
 
 
 def _prefix(name: str) -> PrefixRequest:
