@@ -32,6 +32,20 @@ def test_origins():
         assert "access-control-allow-origin" not in other.headers
 
 
+def test_pages_may_read_what_is_told_in_headers():
+    page = {"Origin": "https://page.example"}
+    tool, image = {"type": "web_search"}, {"type": "image", "source": {}}
+    asks = {"model": "", "messages": [{"role": "user", "content": [image]}], "tools": [tool], "max_tokens": 1, "odd": 1}
+    billing = [{"type": "text", "text": "x-anthropic-billing-header: a"}]
+    with serving(state_of(FakeEngine(), allowed_origins=(page["Origin"],))) as url:
+        chat = httpx.post(f"{url}/v1/chat/completions", json={"model": "", "messages": []}, headers=page).headers
+        claude = httpx.post(f"{url}/v1/messages", json=asks | {"system": billing}, headers=page).headers
+    exposed = {name.strip().lower() for name in claude["access-control-expose-headers"].split(",")}
+    told = {name for name in [*chat, *claude] if name.startswith("x-milepost") or name.endswith("request-id")}
+    assert len(told) == 6, told
+    assert exposed == told | {"retry-after"}
+
+
 def test_no_origins_unless_told(http: httpx.Client):
     answer = http.get("/v1/models", headers={"Origin": "https://page.example"})
     assert "access-control-allow-origin" not in answer.headers

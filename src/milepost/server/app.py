@@ -11,6 +11,8 @@ from milepost.server import (
     cache,
     errors,
     health,
+    ignored,
+    images,
     openai_chat,
     openai_completions,
     openai_embeddings,
@@ -29,8 +31,11 @@ from milepost.server.hosts import HostCheck
 from milepost.server.ignored import TellIgnored
 from milepost.server.middleware import ApiKey, ErrorBoundary, LoadingGate
 from milepost.server.queue_limit import QueueLimit
-from milepost.server.request_ids import RequestIds
+from milepost.server.request_ids import NAMES, RequestIds
 from milepost.server.state import ServerState
+
+TOLD = (ignored.FIELDS, ignored.TOOLS, images.PARTS, anthropic.REMOVED, *NAMES, "Retry-After")
+"""Headers of answers that allowed pages may read; a browser keeps all but a few from them."""
 
 
 def create_app(state: ServerState) -> FastAPI:
@@ -70,6 +75,7 @@ def _middleware(state: ServerState) -> list[Middleware]:
                 allow_origins=state.settings.allowed_origins,
                 allow_methods=state.settings.allowed_methods,
                 allow_headers=state.settings.allowed_headers,
+                expose_headers=TOLD,
             )
         )
     layers += [Middleware(RequestIds), Middleware(TellIgnored), Middleware(ErrorBoundary)]

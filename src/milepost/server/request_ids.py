@@ -10,11 +10,14 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from milepost.server.anthropic_errors import speaks_anthropic
 
+NAMES = ("x-request-id", "request-id")
+"""OpenAI's and Anthropic's."""
+
 _KEY = "milepost.request_id"
 
 
 class RequestIds:
-    """Adds `x-request-id`, or `request-id` where a route is of Anthropic's API."""
+    """Adds the one of `NAMES` that clients of the route's API read."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
@@ -23,7 +26,7 @@ class RequestIds:
         if scope["type"] != "http":
             return await self.app(scope, receive, send)
         scope[_KEY] = uuid.uuid4().hex
-        name = "request-id" if speaks_anthropic(scope["path"]) else "x-request-id"
+        name = NAMES[speaks_anthropic(scope["path"])]
 
         async def telling(message: Message) -> None:
             if message["type"] == "http.response.start":
