@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from functools import cache
@@ -278,3 +280,21 @@ def test_arena_memory_never_overlaps_and_is_handed_out_again_after_a_restart() -
     addresses = [tensor.data_ptr() for tensor in made]
     arena.restart()
     assert [tensor.data_ptr() for tensor in handed_out()] == addresses
+
+
+RECORDS = """
+import sys, torch
+from milepost.ops.cpu import library
+from milepost.ops.cpu.kernels import Kernels
+from milepost.ops.recording import Arena, record
+x = torch.ones(4)
+with torch.inference_mode():
+    assert record(lambda: x + x, Kernels(library.module_of("portable")), Arena()).run().tolist() == [2.0] * 4
+print("torch._dynamo" in sys.modules)
+"""
+
+
+def test_the_first_recording_does_not_load_a_compiler() -> None:
+    """It would take seconds, in the middle of a request."""
+    told = subprocess.run([sys.executable, "-c", RECORDS], capture_output=True, text=True, check=True)
+    assert told.stdout.strip() == "False"
