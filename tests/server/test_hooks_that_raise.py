@@ -11,6 +11,7 @@ import pytest
 from fake_engine import serving, state_of, wait_until
 
 from milepost.config import EngineConfig
+from milepost.engine import runner
 from milepost.engine.async_llm import AsyncLLM
 from milepost.engine.detokenizer import Detokenizer
 from milepost.engine.grammars import Grammars
@@ -26,7 +27,7 @@ CHAT = ("/v1/chat/completions", {"model": "", "messages": ASK, "max_tokens": 5})
 RESPONSE = ("/v1/responses", {"model": "", "input": f"{SECRET}?", "max_output_tokens": 5})
 MESSAGE = ("/v1/messages", {"model": "", "messages": ASK, "max_tokens": 5})
 COMPLETION = ("/v1/completions", {"model": "", "prompt": SECRET, "max_tokens": 5})
-EMBEDDING = ("/v1/embeddings", {"input": SECRET})
+EMBEDDING = ("/v1/embeddings", {"model": "", "input": SECRET})
 REGEX = (
     "/v1/chat/completions",
     {"model": "", "messages": ASK, "max_tokens": 5, "structured_outputs": {"regex": f"{SECRET}+"}},
@@ -48,6 +49,7 @@ HOOKS: dict[str, tuple[Any, str, Callable[..., bool], list[Ask]]] = {
     "sampler": (Sampler, "_sample", lambda self, logits, seq: seq.params.max_tokens == 5, [COMPLETION, CHAT, RESPONSE]),
     "detokenizer": (Detokenizer, "append", is_poisoned, [COMPLETION, CHAT, MESSAGE]),
     "parser": (AnswerReader, "take", lambda self, sample: len(sample.token_ids) > 0, [CHAT, RESPONSE, MESSAGE]),
+    "rows of a vector": (runner, "pooled_rows", lambda piece, hidden: piece.seq.params.pooling, [EMBEDDING]),
     "pooling": (Pooled, "vector", lambda *_: True, [EMBEDDING]),
     "store": (ResponseStore, "add", lambda *_: True, [RESPONSE]),
 }  # fmt: skip
@@ -115,6 +117,7 @@ def test_neighbours_are_told_the_same(
     assert got == expected
     for answer in failed:
         assert answer.status_code == 500 or '"error":{' in answer.text, answer.text
+        assert answer.status_code != 400, answer.text
         assert f"quotes {SECRET}" not in answer.text
         assert answer.text.count("event: response.failed") <= 1
         assert "response.completed" not in answer.text

@@ -98,7 +98,9 @@ class RequestState:
         return self.error is None and all(sample.seq.finish_reason in ("stop", "length") for sample in self.samples)
 
     def take_pooled(self, result: PieceResult) -> None:
-        """Once the last row of the prompt is there, so is the vector."""
+        """Once the last row of the prompt is there, so is the vector. Raises what failed, if it did."""
+        if isinstance(result.pooled, Exception):
+            raise result.pooled
         self._pooled.take(result.piece, result.pooled)
         if self.params.pooling is not None and result.piece.samples:
             self._embedding = self._pooled.vector(self.params.pooling)

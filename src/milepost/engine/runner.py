@@ -26,12 +26,12 @@ LOGPROB_ROWS = 64
 @dataclass(frozen=True)
 class PieceResult:
     """`sampled` is None for a piece that ends before its sequence does, and where no token is wanted; `prompt_logprobs`
-    by position. Either may be what failed instead, and that is this sequence's alone. `pooled`: see `pooling.py`."""
+    by position; `pooled`: see `pooling.py`. Each may be what failed instead, and that is this sequence's alone."""
 
     piece: Piece
     sampled: Sampled | Exception | None = None
     prompt_logprobs: dict[int, TokenLogprobs] | Exception = field(default_factory=dict)
-    pooled: torch.Tensor | None = None
+    pooled: torch.Tensor | Exception | None = None
 
 
 class Runner:
@@ -63,7 +63,7 @@ class Runner:
         sampled |= {i: _not_finite(piece.seq) for i, piece in enumerate(pieces) if piece.seq.num_sound is not None}
         rows = [(piece, hidden[:end]) for piece, end in zip(pieces, ends, strict=True)]
         return [
-            PieceResult(piece, sampled.get(i), self._prompt_logprobs(piece, own), pooled_rows(piece, own))
+            PieceResult(piece, sampled.get(i), self._prompt_logprobs(piece, own), _pooled(piece, own))
             for i, (piece, own) in enumerate(rows)
         ]
 
@@ -105,6 +105,13 @@ class Runner:
             rows = prompt_logprobs(logits, seq.tokens[start + 1 : end + 1], count, self.decode)
             found.update(zip(range(start + 1, end + 1), rows, strict=True))
         return found
+
+
+def _pooled(piece: Piece, hidden: torch.Tensor) -> torch.Tensor | Exception | None:
+    try:
+        return pooled_rows(piece, hidden)
+    except Exception as error:
+        return error
 
 
 def _mark_unsound(pieces: tuple[Piece, ...], hidden: torch.Tensor) -> None:
