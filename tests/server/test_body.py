@@ -126,6 +126,17 @@ def test_unknown_routes_and_methods(http: httpx.Client):
     assert http.delete("/v1/models").status_code == 405
 
 
+@pytest.mark.parametrize(
+    ("name", "takes"),
+    [("compact", "POST"), ("input_tokens", "POST"), ("compacted", "DELETE, GET"), ("resp_x", "DELETE, GET")],
+)
+def test_what_is_no_responses_id_takes_none_of_its_methods(http: httpx.Client, name: str, takes: str):
+    answer = http.put(f"/v1/responses/{name}")
+    assert (answer.status_code, answer.headers["allow"]) == (405, takes)
+    for method in ("GET", "DELETE"):
+        assert http.request(method, f"/v1/responses/{name}").status_code == (404 if method in takes else 405)
+
+
 def test_a_body_of_100_mb(http: httpx.Client):
     answer = http.post("/v1/chat/completions", content=bytes(100_000_000))
     assert answer.status_code == 413

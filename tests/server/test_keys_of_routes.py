@@ -25,7 +25,11 @@ def endpoints(app: FastAPI) -> Iterator[tuple[str, str]]:
 def test_every_route_but_health_needs_a_key() -> None:
     state = state_of(FakeEngine(), api_keys=("one",))
     found = set(endpoints(create_app(state)))
-    assert {("POST", "/v1/responses"), ("DELETE", "/v1/responses/{response_id}"), ("GET", "/v1/models")} <= found
+    assert {
+        ("POST", "/v1/responses"),
+        ("DELETE", "/v1/responses/{response_id:response}"),
+        ("GET", "/v1/models"),
+    } <= found
     with serving(state) as url, httpx.Client(base_url=url) as http:
         for method, path in sorted(found):
             answer = http.request(method, path, headers={"Authorization": "Bearer other"})

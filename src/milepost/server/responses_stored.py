@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
+from starlette.convertors import Convertor, register_url_convertor
 
 from milepost.errors import RequestError
 from milepost.server.errors import ApiResponse
@@ -15,6 +16,21 @@ from milepost.server.stream import until_hangup
 
 router = APIRouter()
 
+
+class ResponseId(Convertor[str]):
+    """Not a name that is a route of its own, which takes POST and none of a response's methods."""
+
+    regex = "(?!(?:compact|input_tokens)$)[^/]+"
+
+    def convert(self, value: str) -> str:
+        return value
+
+    def to_string(self, value: str) -> str:
+        return value
+
+
+register_url_convertor("response", ResponseId())
+
 MAX_ITEMS, DEFAULT_ITEMS = 100, 20
 """Of a list of input items."""
 
@@ -23,11 +39,11 @@ ORDERS = ("asc", "desc")
 
 @router.post("/v1/responses/compact")
 async def compact(request: Request) -> Response:
-    """Named here, so that it is no response's id."""
+    """There so that clients are told why."""
     raise RequestError("conversations cannot be compacted by this server", "send fewer items", status=404)
 
 
-@router.get("/v1/responses/{response_id}")
+@router.get("/v1/responses/{response_id:response}")
 async def retrieve(request: Request, response_id: str) -> Response:
     if request.query_params.get("stream", "false").lower() not in ("false", "0"):
         raise RequestError("a stored response cannot be streamed", "leave stream out", param="stream")
@@ -40,7 +56,7 @@ async def retrieve(request: Request, response_id: str) -> Response:
     return Response(turn.response_json, media_type="application/json")
 
 
-@router.delete("/v1/responses/{response_id}")
+@router.delete("/v1/responses/{response_id:response}")
 async def delete(request: Request, response_id: str) -> Response:
     """One that is being made goes on, and is not stored."""
     own = responses_of(request)
