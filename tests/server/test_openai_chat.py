@@ -217,6 +217,21 @@ def test_echo_continues_the_last_message(client: openai.OpenAI):
     assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == "In a " + REPLY
 
 
+def test_ids_of_tokens(client: openai.OpenAI):
+    extra = {"return_token_ids": True}
+    whole = client.chat.completions.create(model="fake", messages=ASK, extra_body=extra).to_dict()
+    assert bytes(whole["prompt_token_ids"]) == b"<user>Where?<assistant>"
+    assert bytes(whole["choices"][0]["token_ids"]) == REPLY.encode()
+    streamed = client.chat.completions.create(model="fake", messages=ASK, extra_body=extra, stream=True)
+    first, *rest = (chunk.to_dict() for chunk in streamed)
+    assert first["prompt_token_ids"] == whole["prompt_token_ids"]
+    told = [token for chunk in rest for token in chunk["choices"][0]["token_ids"]]
+    assert bytes(told) == REPLY.encode(), "half a character's, too"
+    assert not any("prompt_token_ids" in chunk for chunk in rest)
+    plain = client.chat.completions.create(model="fake", messages=ASK)
+    assert "token_ids" not in plain.to_dict()["choices"][0]
+
+
 def test_prompt_logprobs(client: openai.OpenAI):
     answer = client.chat.completions.create(model="fake", messages=ASK, extra_body={"prompt_logprobs": 1})
     first, second, *_ = answer.prompt_logprobs

@@ -121,6 +121,16 @@ def test_no_tokens_only_fill_the_cache(client: openai.OpenAI, stream: bool):
     assert (last.usage.prompt_tokens, last.usage.completion_tokens) == (5, 0)
 
 
+def test_ids_of_tokens(client: openai.OpenAI):
+    ask = {"model": "fake", "prompt": [97, 98], "max_tokens": 64, "extra_body": {"return_token_ids": True}}
+    (choice,) = client.completions.create(**ask).to_dict()["choices"]
+    assert (choice["prompt_token_ids"], bytes(choice["token_ids"])) == ([97, 98], REPLY.encode())
+    chunks = [chunk.to_dict()["choices"][0] for chunk in client.completions.create(**ask, stream=True)]
+    assert [chunk.get("prompt_token_ids") for chunk in chunks] == [[97, 98], *[None] * (len(chunks) - 1)]
+    assert bytes(token for chunk in chunks for token in chunk["token_ids"]) == REPLY.encode()
+    assert "token_ids" not in client.completions.create(model="fake", prompt="x").to_dict()["choices"][0]
+
+
 def test_prompt_logprobs(client: openai.OpenAI):
     answer = client.completions.create(model="fake", prompt=[97, 98], extra_body={"prompt_logprobs": 0})
     assert answer.choices[0].prompt_logprobs == [None, {"98": {"logprob": -1.0, "rank": 2, "decoded_token": "b"}}]

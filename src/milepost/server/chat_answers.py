@@ -22,7 +22,7 @@ Delta = dict[str, Any]
 @dataclass(frozen=True)
 class ChatFormat:
     """What answers to one request look like. `num_top`: alternatives beside each token; `echoed`: text of the client's
-    that they start with."""
+    that they start with; `tells_ids`: those of the tokens, too, as vLLM does."""
 
     job: Job
     form: AnswerForm
@@ -30,6 +30,7 @@ class ChatFormat:
     inputs: InputUsage
     num_top: int = 0
     echoed: str = ""
+    tells_ids: bool = False
 
     def usage(self, counted: Usage, readers: Mapping[int, AnswerReader]) -> dict[str, Any]:
         """`cache_write_tokens`: computed now, and not again by a prompt that goes on from this one."""
@@ -54,10 +55,13 @@ def chat_answer(format: ChatFormat, output: RequestOutput) -> dict[str, Any]:
             "logprobs": format.logprobs(sample),
             "finish_reason": readers[sample.index].finish_reason(sample),
             "stop_reason": sample.stop_reason,
+            **({"token_ids": sample.token_ids} if format.tells_ids else {}),
         }
         for sample in sorted(output.outputs, key=lambda sample: sample.index)
     ]
     answer = {**job.head("chat.completion"), "choices": choices, "usage": format.usage(usage, readers)}
+    if format.tells_ids:
+        answer["prompt_token_ids"] = output.prompt_token_ids
     if job.params.prompt_logprobs is not None:
         answer["prompt_logprobs"] = prompt_logprobs(output.prompt_logprobs)
     if job.explains:
@@ -127,7 +131,8 @@ class ChatChunks:
         if not self._begun:
             self._begun = True
             for index in self._readers:
-                yield self._chunk(index, {"role": "assistant", "content": self._format.echoed})
+                ids = {"prompt_token_ids": output.prompt_token_ids} if self._format.tells_ids and index == 0 else {}
+                yield {**self._chunk(index, {"role": "assistant", "content": self._format.echoed}), **ids}
         for sample in output.outputs:
             yield from self._of_sample(sample, self._readers[sample.index])
 
@@ -141,10 +146,11 @@ class ChatChunks:
             yield {**self._head, "choices": [], **last}
 
     def _of_sample(self, sample: CompletionOutput, reader: AnswerReader) -> Iterator[dict[str, Any]]:
-        """Log probabilities go with the first chunk, the end with the last."""
+        """Tokens and their log probabilities go with the first chunk, the end with the last."""
+        ids = sample.token_ids if self._format.tells_ids else []
         deltas = [delta for event in reader.take(sample) if (delta := _delta(event))]
         # Tokens may come before what is made of them: half a character or a tag waits for its other half.
-        if not deltas and not sample.logprobs and not sample.finished:
+        if not deltas and not sample.logprobs and not ids and not sample.finished:
             return
         deltas = deltas or [{}]
         for i, delta in enumerate(deltas):
@@ -152,6 +158,8 @@ class ChatChunks:
             (choice,) = chunk["choices"]
             if i == 0 and sample.logprobs:
                 choice["logprobs"] = self._format.logprobs(sample)
+            if i == 0 and self._format.tells_ids:
+                choice["token_ids"] = ids
             if i == len(deltas) - 1 and sample.finished:
                 choice |= {"finish_reason": reader.finish_reason(sample), "stop_reason": sample.stop_reason}
             yield chunk

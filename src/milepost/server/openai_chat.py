@@ -45,7 +45,8 @@ async def chat_completions(request: Request) -> Response:
     body = read.body
     job = new_job("chatcmpl", request, body, [read.prompt], read.params)
     inputs = input_usage(engine, read.prompt)
-    format = ChatFormat(job, read.form, engine.tokenizer, inputs, body.top_logprobs or 0, _echoed(body))
+    num_top, tells_ids = body.top_logprobs or 0, body.return_token_ids is True
+    format = ChatFormat(job, read.form, engine.tokenizer, inputs, num_top, _echoed(body), tells_ids)
     if body.stream:
         chunks = ChatChunks(format, body.stream_options or StreamOptions())
         return await stream_response(request, run(engine, job), chunks, state.ping_seconds(body.sse_ping_interval))

@@ -93,6 +93,9 @@ class Choices:
                 "finish_reason": sample.finish_reason,
                 "stop_reason": sample.stop_reason,
             }
+            if self._body.return_token_ids:
+                choice |= {"prompt_token_ids": output.prompt_token_ids} if first else {}
+                choice["token_ids"] = sample.token_ids
             if self._body.prompt_logprobs is not None:
                 choice["prompt_logprobs"] = prompt_logprobs(output.prompt_logprobs)
             yield choice
@@ -142,7 +145,8 @@ class CompletionChunks:
         for choice in self._choices.of(number, output):
             logprobs = choice["logprobs"]
             # Tokens may come before their text: half a character waits for its other half.
-            if choice["text"] or choice["finish_reason"] or (logprobs and logprobs["tokens"]):
+            tokens = choice.get("token_ids") or (logprobs and logprobs["tokens"])
+            if choice["text"] or choice["finish_reason"] or tokens:
                 yield self._chunk([choice], self._options.continuous_usage_stats)
 
     def end(self) -> Iterator[dict[str, Any]]:

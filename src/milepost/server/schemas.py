@@ -64,6 +64,7 @@ class Generation(Ask):
     min_tokens: Whole | None = None
     skip_special_tokens: bool | None = None
     include_stop_str_in_output: bool | None = None
+    return_token_ids: bool | None = None
     prompt_logprobs: Whole | None = None
     echo: bool | None = None
     sse_ping_interval: Whole | None = None
