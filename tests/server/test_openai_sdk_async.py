@@ -154,9 +154,9 @@ def test_errors_and_clients_that_give_up() -> None:
             await sdk.chat.completions.create(model="other", messages=HELLO)
         with pytest.raises(openai.APITimeoutError):
             await sdk.with_options(timeout=0.1).chat.completions.create(model="fake", messages=HELLO)
+        await asyncio.to_thread(wait_until, lambda: not engine.running)
         task = asyncio.ensure_future(sdk.chat.completions.create(model="fake", messages=HELLO))
-        while len(engine.asked) < 2:
-            await asyncio.sleep(0.005)
+        await asyncio.to_thread(wait_until, lambda: bool(engine.running))
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
