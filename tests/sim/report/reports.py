@@ -18,7 +18,10 @@ def run(policy: str, gigabytes: int, rate: float, flags: str | None = None) -> d
         "recomputed_tokens": int((0.6 - rate) * TOKENS),
         "evictions": {"evicted": 12_345, "thinned": 7},
         "peak_bytes": {"kv": gigabytes * GB // 2, "state": gigabytes * GB // 4},
-        "ttft_ms": {"mean": 1234.0, "p99": 5678.0},
+        "prefill_s": 12_345.0,
+        "prefill_ms": {"mean": 900.0, "p50": 700.0, "p99": 4000.0},
+        "ttft_ms": {"mean": 1234.0, "p50": 1000.0, "p99": 5678.0},
+        "busy": 0.5,
         "memory": [[1000 * i, i * gigabytes * GB // 200, i * gigabytes * GB // 400] for i in range(100)],
     }
 
@@ -37,6 +40,7 @@ def report(*runs: dict[str, Any], **fields: Any) -> dict[str, Any]:
             "block_size": 64,
         },
         "model": {"name": "a model", "kv_bytes_per_token": 12_288, "checkpoint_bytes": 19_534_970},
+        "cost": {"fixed_ms": 0.0, "token_ms": 2.8, "pair_ms": 7e-5, "source": "a machine"},
         "ceiling": {"hit_rate": 0.6},
         "budgets": budgets,
         "runs": list(runs),

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 
+from milepost.sim.cost import Cost
 from milepost.sim.replay import Setting, look, replay
 from milepost.sim.report.data import Bounds, Run, report
 from milepost.sim.report.page import page
@@ -20,6 +21,7 @@ def requests() -> list[TraceRequest]:
     return [TraceRequest(1000.0 * i, "", len(blocks) * 64 + 10, 7, blocks) for i, blocks in enumerate(ids)]
 
 
+COST = Cost(0.0, 2.0, 0.0, "by hand")
 TRACE = Trace("by hand", 64, lambda: iter(requests()))
 
 
@@ -50,4 +52,16 @@ def test_a_replay_in_numbers():
     assert [time for time, _, _ in large["memory"]] == [0, 1000, 2000, 3000, 4000]
     assert max(kv for _, kv, _ in large["memory"]) == large["peak_bytes"]["kv"] == 7 * 6400
     assert max(state for _, _, state in large["memory"]) == large["peak_bytes"]["state"]
+    assert "prefill_s" not in large
     assert "Use the default policy" in page(told)
+
+
+def test_times_where_the_cost_is_known():
+    seen = look(TRACE)
+    (run,) = report(TRACE, SIZES, seen, [Run(replay(TRACE, Setting(), SIZES, 10**6, requests=seen))], cost=COST)["runs"]
+    computed = [3 * 64 + 10, 64 + 10, 64 + 10, 2 * 64 + 10, 10]
+    assert run["prefill_s"] == pytest.approx(sum(computed) * 2 / 1000)
+    assert run["prefill_ms"]["mean"] == pytest.approx(sum(computed) * 2 / 5)
+    assert run["prefill_ms"]["p50"] == pytest.approx(2 * (64 + 10))
+    assert run["ttft_ms"]["mean"] == pytest.approx(run["prefill_ms"]["mean"]), "nobody waits for another"
+    assert 0 < run["busy"] < 0.3

@@ -13,8 +13,8 @@ from statistics import fmean
 from typing import Any
 
 EXCESS = 0.1
-EQUAL = 0.995
-"""Of the best hit rate: policies above are taken for equal, and the default for the better one."""
+EQUAL = 0.005
+"""Policies that compute so much more than the best, as a share, are taken for equal, and the default for the best."""
 
 BASELINE = "lru"
 
@@ -80,8 +80,8 @@ def _best(runs: list[Run]) -> str:
         rates.setdefault(run["policy"], []).append(run["hit_rate"])
     means = {policy: fmean(found) for policy, found in rates.items()}
     flags = {run["policy"]: run.get("flags") for run in runs}
-    best = max(means.values())
-    equal = [policy for policy, mean in means.items() if mean >= EQUAL * best]
+    allowed = (1 + EQUAL) * min(1 - mean for mean in means.values())
+    equal = [policy for policy, mean in means.items() if 1 - mean <= allowed]
     return min(equal, key=lambda policy: (flags[policy] != "", -means[policy]))
 
 

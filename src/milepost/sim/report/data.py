@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
+import numpy as np
+
+from milepost.sim.cost import Cost, first_tokens
 from milepost.sim.result import Requests, Result
 from milepost.sim.sizes import Sizes
 from milepost.sim.trace import Trace
@@ -16,13 +19,10 @@ VERSION = 1
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """A replay, and what a reader of it wants to know besides. `flags`: with which `milepost serve` does the same, None
-    where it cannot. `prefill_s`: of all requests, one after another. `ttft_ms`: "mean", "p50", "p99"."""
+    """A replay, and the flags with which `milepost serve` does the same; None where it cannot."""
 
     result: Result
     flags: str | None = None
-    prefill_s: float | None = None
-    ttft_ms: Mapping[str, float] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +34,16 @@ class Bounds:
 
 
 def report(
-    trace: Trace, sizes: Sizes, requests: Requests, runs: Iterable[Run], bounds: Mapping[int, Bounds] | None = None
+    trace: Trace,
+    sizes: Sizes,
+    requests: Requests,
+    runs: Iterable[Run],
+    bounds: Mapping[int, Bounds] | None = None,
+    cost: Cost | None = None,
 ) -> dict[str, Any]:
-    """`requests`: of the trace, as `look` saw them; `bounds`: by budget, where they are known."""
-    told = [_run(run) for run in runs]
+    """`requests`: of the trace, as `look` saw them; `bounds`: by budget, where they are known; `cost`: what prompts
+    take, where that is known."""
+    told = [_run(run, cost) for run in runs]
     num_tokens, ceiling = int(requests.input_tokens.sum()), int(requests.ceiling.sum())
     known = bounds or {}
     return {
@@ -57,6 +63,7 @@ def report(
             "checkpoint_bytes": sizes.checkpoint_bytes,
         },
         "ceiling": {"hit_tokens": ceiling, "hit_rate": ceiling / num_tokens if num_tokens else 0.0},
+        "cost": None if cost is None else asdict(cost),
         "budgets": [_budget(size, known.get(size, Bounds())) for size in sorted({run["budget_bytes"] for run in told})],
         "runs": told,
     }
@@ -66,7 +73,21 @@ def _budget(size: int, bounds: Bounds) -> dict[str, Any]:
     return {"bytes": size, "upper_bound": bounds.upper_bound, "feasible": bounds.feasible}
 
 
-def _run(run: Run) -> dict[str, Any]:
+def _times(result: Result, cost: Cost) -> dict[str, Any]:
+    """`prefill_ms`: of each request alone. `ttft_ms`: of requests that one server computes in turn; where it is `busy`
+    all the time these tell of the length of its queue alone."""
+    prefill = cost.prefill_ms(result.hits, result.requests.input_tokens)
+    first = first_tokens(result.requests.time_ms, prefill)
+    alone = np.quantile(prefill, (0.5, 0.99)).tolist() if len(prefill) else [0.0, 0.0]
+    return {
+        "prefill_s": float(prefill.sum()) / 1000,
+        "prefill_ms": {"mean": float(prefill.mean()) if len(prefill) else 0.0, "p50": alone[0], "p99": alone[1]},
+        "ttft_ms": {"mean": first.mean, "p25": first.p25, "p50": first.p50, "p75": first.p75, "p99": first.p99},
+        "busy": first.busy,
+    }
+
+
+def _run(run: Run, cost: Cost | None) -> dict[str, Any]:
     result = run.result
     kinds = result.bytes_by_kind
     times = result.requests.time_ms[list(result.sampled)].tolist()
@@ -86,7 +107,6 @@ def _run(run: Run) -> dict[str, Any]:
         "states_used": result.states_used,
         "resumed_from": dict(result.resumed_from),
         "misses": dict(result.misses),
-        "prefill_s": run.prefill_s,
-        "ttft_ms": None if run.ttft_ms is None else dict(run.ttft_ms),
         "memory": [[round(time), kv, state] for time, kv, state in samples],
+        **({} if cost is None else _times(result, cost)),
     }

@@ -157,6 +157,13 @@ def _notes(report: Report) -> str:
         "memory with which it computes at most a tenth more tokens than with the most. Other traffic may want "
         "something else: replay your own.",
     }
+    cost = report.get("cost")
+    if cost:
+        notes["Times"] = (
+            f"Computed, with {cost['token_ms']:.3g} ms a token and {cost['pair_ms']:.3g} ms a pair of tokens in "
+            f"attention ({cost['source']}). Time to first token: of one server that takes one prompt after another and "
+            "writes no answers; it is left out where such a server would be busy all the time."
+        )
     items = "".join(f"<dt>{escape(name)}</dt><dd>{escape(text)}</dd>" for name, text in notes.items())
     return f"<dl>{items}</dl>"
 

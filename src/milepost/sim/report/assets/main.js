@@ -7,6 +7,7 @@ import { el, mark, svg } from "./svg.js";
 
 const COLORS = ["var(--c1)", "var(--c2)", "var(--c3)", "var(--c4)", "var(--c5)", "var(--c6)"];
 const MAX_NAMED = 7;
+const BUSY = 0.95; // where a server has more to do than it can, its queue is as long as the trace
 
 const report = JSON.parse(document.getElementById("report").textContent);
 const { budgets, runs, advice } = report;
@@ -95,6 +96,10 @@ function drawMemory() {
   byId("numbers").replaceChildren(...(run ? numbers(run) : []).map(([name, ...values]) => tile(name, values)));
 }
 
+function quantiles(times) {
+  return [["mean", "mean"], ["p50", "median"], ["p99", "99 %"]].map(([name, about]) => [duration(times[name] / 1000), about]);
+}
+
 /** `values`: [number, what it is], one or more. */
 function tile(name, values) {
   const shown = values.map(([value, about]) => el("span", {}, value, about ? el("small", {}, ` ${about}`) : null));
@@ -107,11 +112,9 @@ function numbers(run) {
     ["Tokens resumed", [count(run.hit_tokens), `of ${count(input)}`]],
     ["Computed, though seen before", [count(run.recomputed_tokens), percent(run.recomputed_tokens / input)]],
   ];
-  if (typeof run.prefill_s === "number") told.push(["Time of prefill, in all", [duration(run.prefill_s)]]);
-  if (run.ttft_ms) {
-    const times = [["mean", "mean"], ["p50", "median"], ["p99", "99 %"]].filter(([name]) => typeof run.ttft_ms[name] === "number");
-    told.push(["Time to first token", ...times.map(([name, about]) => [duration(run.ttft_ms[name] / 1000), about])]);
-  }
+  if (typeof run.prefill_s === "number") told.push(["Prefill, all requests", [duration(run.prefill_s)]]);
+  if (run.prefill_ms) told.push(["Prefill of a request", ...quantiles(run.prefill_ms)]);
+  if (run.ttft_ms && run.busy < BUSY) told.push(["Time to first token", ...quantiles(run.ttft_ms)]);
   if (run.peak_bytes) told.push(["At most", [bytes(run.peak_bytes.kv), "KV"], [bytes(run.peak_bytes.state), "states"]]);
   for (const [reason, number] of Object.entries(run.evictions ?? {})) told.push([EVICTED[reason] ?? reason, [count(number)]]);
   return told;
