@@ -77,6 +77,7 @@ class FakeEngine:
     model_name = "fake"
     max_model_len = 256
     vocab_size = 258
+    hidden_size = 3
 
     def __init__(
         self,

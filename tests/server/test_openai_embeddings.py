@@ -89,9 +89,11 @@ def test_pooling_by_field_and_by_flag(http: httpx.Client, engine: FakeEngine):
         ({"input": "a", "pooling_type": "cls"}, "pooling_type"),
     ],
 )
-def test_what_cannot_be(http: httpx.Client, fields: dict[str, Any], param: str):
+def test_what_cannot_be(http: httpx.Client, engine: FakeEngine, fields: dict[str, Any], param: str):
+    num_asked = len(engine.asked)
     refused = http.post(PATH, json={"model": ""} | fields)
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, param)
+    assert len(engine.asked) == num_asked, "nothing is computed for it"
 
 
 def test_unknown_fields_and_other_models(http: httpx.Client):
@@ -120,9 +122,12 @@ def test_a_real_model_says_what_it_reused():
 
         first, second, mean = asked(), asked(), asked(pooling_type="mean")
         cached = [one["usage"]["prompt_tokens_details"]["cached_tokens"] for one in (first, second, mean)]
-        assert cached == [0, 192, 0]
+        assert cached == [0, 199, 0], "all but the last row"
         assert mean["cache"]["reason"] == "reading disabled"
         vectors = [np.array(one["data"][0]["embedding"]) for one in (first, second, mean)]
         assert vectors[0] == pytest.approx(vectors[1], abs=1e-5)
         assert abs(vectors[0] - vectors[2]).max() > 1e-3
         assert [np.linalg.norm(vector) for vector in vectors] == pytest.approx([1, 1, 1])
+        assert len(vectors[0]) == engine.hidden_size
+        assert "error" in asked(dimensions=engine.hidden_size + 1)
+        assert "data" in asked(dimensions=engine.hidden_size)

@@ -86,6 +86,10 @@ class AsyncLLM:
         return self._engine.model.vocab_size
 
     @property
+    def hidden_size(self) -> int:
+        return self._engine.model.hidden_size
+
+    @property
     def tokenizer(self) -> Tokenizer | None:
         return self._engine.model.tokenizer
 

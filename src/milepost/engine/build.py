@@ -31,6 +31,7 @@ from milepost.engine.served_model import ServedModel
 from milepost.engine.tokenizer import Tokenizer
 from milepost.errors import ConfigError
 from milepost.machine import available_memory_bytes, usable_cpus
+from milepost.models.base import Config, require
 from milepost.models.loader.load import LoadedModel, load_model, open_model, resolve_dtype
 from milepost.models.loader.source import ModelSource
 from milepost.ops import exactness
@@ -103,12 +104,18 @@ def served_model(source: ModelSource, plan: MemoryPlan, vocab_size: int, config:
         name=config.served_model_name or config.model or source.path.stem,
         max_model_len=plan.max_model_len,
         vocab_size=vocab_size,
+        hidden_size=_hidden_size(source.config),
         eos_token_ids=eos,
         tokenizer=tokenizer,
         chat_template=chat_template_of(source, config.chat_template),
         default_sampling=sampling_defaults(source, config.generation_config),
         grammars=Grammars(tokenizer, vocab_size) if tokenizer else None,
     )
+
+
+def _hidden_size(config: Config) -> int:
+    """Models that also see or hear have the language model's config in one of its own."""
+    return int(require(config.get("text_config") or config, "hidden_size"))
 
 
 def settle() -> None:

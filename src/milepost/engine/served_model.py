@@ -12,8 +12,8 @@ from milepost.engine.tokenizer import Tokenizer
 
 @dataclass(frozen=True)
 class ServedModel:
-    """`max_model_len` counts prompt and answer together. Without a tokenizer, prompts are token ids, and there are no
-    grammars.
+    """`max_model_len` counts prompt and answer together; `hidden_size`: numbers of a hidden row, and of a vector.
+    Without a tokenizer, prompts are token ids, and there are no grammars.
 
     `default_sampling` holds the sampling fields that the model's generation_config sets.
     """
@@ -21,6 +21,7 @@ class ServedModel:
     name: str
     max_model_len: int
     vocab_size: int
+    hidden_size: int
     eos_token_ids: frozenset[int] = frozenset()
     tokenizer: Tokenizer | None = None
     chat_template: ChatTemplate | None = None

@@ -32,7 +32,7 @@ async def embeddings(request: Request) -> Response:
     state = server_state(request)
     engine, body = state.engine, await read_json(request, EmbeddingRequest)
     state.served_name(body.model)
-    _check(body)
+    _check(body, engine.hidden_size)
     params = SamplingParams(
         max_tokens=0,
         seed=0,
@@ -60,11 +60,12 @@ async def embeddings(request: Request) -> Response:
     return ApiResponse({**answer, "cache": explained.as_json()} if job.explains else answer)
 
 
-def _check(body: EmbeddingRequest) -> None:
+def _check(body: EmbeddingRequest, size: int) -> None:
     if body.encoding_format not in (None, *FORMATS):
         raise RequestError(f"encoding_format must be one of {', '.join(FORMATS)}", "change it", param="encoding_format")
-    if body.dimensions is not None and body.dimensions < 1:
-        raise RequestError(f"dimensions must be at least 1, got {body.dimensions}", "change it", param="dimensions")
+    if body.dimensions is not None and not 1 <= body.dimensions <= size:
+        problem = f"dimensions must be 1 to {size}, as many as this model has, got {body.dimensions}"
+        raise RequestError(problem, "change it", param="dimensions")
 
 
 def _pooling(asked: str | None, default: str) -> str:
@@ -79,10 +80,6 @@ def _vector(output: RequestOutput, body: EmbeddingRequest) -> np.ndarray[Any, np
     """Cut to the first `dimensions`, then of length 1 unless `normalize` is false."""
     vector = np.asarray(output.embedding, dtype=np.float32)
     if body.dimensions is not None:
-        if body.dimensions > len(vector):
-            raise RequestError(
-                f"dimensions must be at most {len(vector)}, as many as this model has", "lower it", param="dimensions"
-            )
         vector = vector[: body.dimensions]
     length = float(np.linalg.norm(vector.astype(np.float64)))
     return vector if body.normalize is False or length == 0 else (vector / length).astype(np.float32)
