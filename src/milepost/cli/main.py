@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from milepost import __version__
-from milepost.cli import advise, bench, cache, chat, doctor, explain, generate, launch, serve, top, usage
+from milepost.cli import advise, bench, cache, chat, doctor, explain, generate, launch, replay, serve, top, usage
 from milepost.cli.several import TakesSeveral
 from milepost.errors import MilepostError
 from milepost.machine import wait_briefly
@@ -30,6 +30,7 @@ app.command("chat")(chat.chat)
 app.command("bench")(bench.bench)
 app.command("doctor")(doctor.doctor)
 app.command("explain")(explain.explain)
+app.command("replay")(replay.replay)
 app.command("advise")(advise.advise)
 app.command("top")(top.top)
 app.command("launch")(launch.launch)

@@ -16,6 +16,7 @@ from milepost.errors import ConfigError
 from milepost.sim.advise import Progress
 from milepost.sim.cost import DEFAULT, Cost
 from milepost.sim.formats.registry import FORMATS
+from milepost.sim.report.data import Bounds
 from milepost.sim.sizes import Sizes
 from milepost.sim.trace import Trace
 
@@ -79,6 +80,12 @@ def cost_for(path: Path | None, sizes: Sizes) -> Cost | None:
     if path is not None:
         return Cost.from_bench(path)
     return DEFAULT if sizes.model.lower() == DEFAULT_SHAPE else None
+
+
+def bounds_of(trace: Trace, sizes: Sizes, budgets: list[int]) -> dict[int, Bounds]:
+    from milepost.sim.limits import limits
+
+    return {found.limit_bytes: Bounds(found.upper_bound, found.feasible) for found in limits(trace, sizes, budgets)}
 
 
 @contextlib.contextmanager
