@@ -26,14 +26,12 @@ _NO_LIMIT = 1 << 60
 
 
 SPINS = "2000"
-"""How often a thread of OpenMP looks for work before it sleeps: about 10 us, longer than kernels leave between them."""
+"""How often a thread of torch's looks for work before it sleeps: about 10 us."""
 
 
 def wait_briefly() -> None:
-    """To be called before torch is imported. Threads that wait for the next kernel look for it by default for
-    milliseconds, which on shared cores they take from those that have work: with two other processes on two cores a
-    decode took two to four times as long. Alone on the machine the short wait costs nothing that could be measured.
-    What the environment says of it stays."""
+    """To be called before torch is imported. Its threads look for the next operation by default for milliseconds, which
+    they would take from the kernels' own (`csrc/pool.h`). What the environment says of it stays."""
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", SPINS)
 

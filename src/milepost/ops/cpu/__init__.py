@@ -92,5 +92,5 @@ class CpuBackend:
         return partial(KERNELS[op], self.kernels)
 
     def num_threads(self) -> int:
-        """Threads of the kernels' OpenMP pool, which is torch's; 0 without kernels."""
+        """Threads that kernels use when this thread calls them: as many as torch was told; 0 without kernels."""
         return 0 if isinstance(self.kernels, str) else self.kernels.num_threads()
