@@ -150,8 +150,8 @@ def _notes(report: Report) -> str:
         "in the trace's order, one at a time: what they would have held beside each other is not counted.",
         "Upper bound": "What no policy can pass with that memory, even one that knew the future. It need not be "
         "reachable: the truth lies between it and the feasible schedule.",
-        "With foresight": "A schedule that exists and keeps to the memory, made with knowledge of the whole trace. A "
-        "policy that cannot see the future may come near it.",
+        "With foresight": "A schedule that exists and keeps to the memory, made with knowledge of the whole trace. "
+        "Neither it nor the bound counts what a request takes while it runs; the replays do.",
         "Endless memory": "All that was ever computed stays, with a recurrent state after each block.",
         "Recommended": "The policy with the best average over the budgets, of those that a server has; the least "
         "memory with which it computes at most a tenth more tokens than with the most. Other traffic may want "
