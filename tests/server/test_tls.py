@@ -1,11 +1,17 @@
 """HTTPS, and files for it that cannot be used."""
 
 import ssl
-from pathlib import Path
 
 import httpx
 import pytest
+import trustme
 import uvicorn
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    PrivateFormat,
+    load_pem_private_key,
+)
 from fake_engine import FakeEngine, running, state_of
 
 from milepost.errors import ConfigError
@@ -13,47 +19,31 @@ from milepost.server.app import create_app
 from milepost.server.run import listen, url_of
 from milepost.server.tls import Tls, tls_of
 
-# Of 127.0.0.1, by itself, until the year 2126; and a key that belongs to another.
-CERT = """-----BEGIN CERTIFICATE-----
-MIIBkTCCATagAwIBAgIULL8fM4EGFlPsBrH/SBb4m/cTVE0wCgYIKoZIzj0EAwIw
-FDESMBAGA1UEAwwJMTI3LjAuMC4xMCAXDTI2MTEzMDIzMjYyNFoYDzIxMjYxMTA2
-MjMyNjI0WjAUMRIwEAYDVQQDDAkxMjcuMC4wLjEwWTATBgcqhkjOPQIBBggqhkjO
-PQMBBwNCAARHZHXGSc1ymaQ/kjsGj9PMmxCyBsKShJvxlA43a4YTgrysFaLHFfnO
-g+ViO/TDpVL78ijHYqTPFLcPjvXt/DN6o2QwYjAdBgNVHQ4EFgQUDdyEZ3bhGNcL
-4XPZQeqrcYPl5LAwHwYDVR0jBBgwFoAUDdyEZ3bhGNcL4XPZQeqrcYPl5LAwDwYD
-VR0TAQH/BAUwAwEB/zAPBgNVHREECDAGhwR/AAABMAoGCCqGSM49BAMCA0kAMEYC
-IQDCnNjdaEaxK4VYldNcJ7PVah919+W8Xp7vapJhUD1qTQIhAJFIkp9TXoO52Uo2
-q/zX1X7EbBOu8+ipnfPLwqLoJtwm
------END CERTIFICATE-----
-"""
-KEY = """-----BEGIN PRIVATE KEY-----
-MIGHAgEAMBMGByqGSM49AgEGCCqGSM49AwEHBG0wawIBAQQgzeZjrB5Z8RDdIdQs
-r1yxrBpjgDj9z8gHM0GxelaWlqihRANCAARHZHXGSc1ymaQ/kjsGj9PMmxCyBsKS
-hJvxlA43a4YTgrysFaLHFfnOg+ViO/TDpVL78ijHYqTPFLcPjvXt/DN6
------END PRIVATE KEY-----
-"""
-OTHER_KEY = """-----BEGIN PRIVATE KEY-----
-MIGHAgEAMBMGByqGSM49AgEGCCqGSM49AwEHBG0wawIBAQQgOCe+Xeq9HinYih8e
-3hIHfVtlHWEHmGZauj1kLHCGxrihRANCAASXvPG+CfFvCKzLmQc7Em7o4ebdrTfr
-6q8ELs842m+pIy3WJYtR/DUzN/G8W7Y9XoAH5TFaYqmuKJrRJOArrek5
------END PRIVATE KEY-----
-"""
-LOCKED_KEY = """-----BEGIN ENCRYPTED PRIVATE KEY-----
-MIHsMFcGCSqGSIb3DQEFDTBKMCkGCSqGSIb3DQEFDDAcBAgWlwRdJiHrZwICCAAw
-DAYIKoZIhvcNAgkFADAdBglghkgBZQMEASoEEOWbGjkbag0rTCcuBNdOzssEgZDO
-9X1Qw4ZlpFh4TIDLwPZGfOVwUq1PDjEGizDkpmeW4T7+K8hqyI7sS28Z7dbY4EB3
-/5FmNjjv6eJ3gVVUHPzTlM0LgND5PSYbKkp4drYA8/38FnOUS80xawgpCrGabE0L
-k0lMuucPUqw0hda/GJxzt+IISOB3gahQEDECeQjjoGS/iyvRCCNezG1HR3LWaUY=
------END ENCRYPTED PRIVATE KEY-----
-"""
 
-
-@pytest.fixture
-def files(tmp_path: Path) -> dict[str, str]:
-    texts = {"cert": CERT, "key": KEY, "both": CERT + KEY, "other": OTHER_KEY, "locked": LOCKED_KEY, "none": "no PEM"}
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Names of files: 127.0.0.1's certificate and its key, both in one, the key behind a password; who signed it; a key
+    that belongs to another certificate."""
+    authority = trustme.CA()
+    cert, other = authority.issue_cert("127.0.0.1"), authority.issue_cert("127.0.0.1")
+    key = cert.private_key_pem.bytes()
+    locked = load_pem_private_key(key, None).private_bytes(
+        Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"a password")
+    )
+    chain = b"".join(pem.bytes() for pem in cert.cert_chain_pems)
+    texts = {
+        "cert": chain,
+        "key": key,
+        "both": chain + key,
+        "locked": locked,
+        "ca": authority.cert_pem.bytes(),
+        "other": other.private_key_pem.bytes(),
+        "none": b"no PEM",
+    }
+    folder = tmp_path_factory.mktemp("tls")
     for name, text in texts.items():
-        (tmp_path / name).write_text(text)
-    return {name: str(tmp_path / name) for name in texts} | {"missing": str(tmp_path / "missing")}
+        (folder / name).write_bytes(text)
+    return {name: str(folder / name) for name in texts} | {"missing": str(folder / "missing")}
 
 
 @pytest.mark.parametrize(("cert", "key"), [("cert", "key"), ("both", None)])
@@ -66,7 +56,7 @@ def test_https(files: dict[str, str], cert: str, key: str | None):
             create_app(state_of(FakeEngine())), log_config=None, lifespan="off", **tls.for_uvicorn()
         )
         with running(config, sock):
-            trusts = ssl.create_default_context(cafile=files["cert"])
+            trusts = ssl.create_default_context(cafile=files["ca"])
             assert httpx.get(f"{url}/v1/models", verify=trusts).status_code == 200
             assert httpx.get(f"{url}/v1/models", verify=trusts, headers={"Origin": url}).status_code == 200
             with pytest.raises(httpx.HTTPError):
@@ -76,14 +66,14 @@ def test_https(files: dict[str, str], cert: str, key: str | None):
 
 
 def test_clients_need_certificates(files: dict[str, str]):
-    tls = Tls(files["cert"], files["key"], files["cert"], 2)
+    tls = Tls(files["cert"], files["key"], files["ca"], 2)
     with listen("127.0.0.1", 0) as sock:
         url = url_of(sock, tls)
         config = uvicorn.Config(
             create_app(state_of(FakeEngine())), log_config=None, lifespan="off", **tls.for_uvicorn()
         )
         with running(config, sock):
-            trusts = ssl.create_default_context(cafile=files["cert"])
+            trusts = ssl.create_default_context(cafile=files["ca"])
             with pytest.raises(httpx.HTTPError):
                 httpx.get(f"{url}/v1/models", verify=trusts)
             trusts.load_cert_chain(files["cert"], files["key"])
@@ -101,7 +91,7 @@ def test_clients_need_certificates(files: dict[str, str]):
         ("cert", "other", None, 0, "cert and its key cannot be used"),
         ("cert", "locked", None, 0, "cert and its key cannot be used"),
         ("none", "key", None, 0, "none and its key cannot be used"),
-        ("cert", "key", "cert", 0, "--ssl-ca-certs without --ssl-cert-reqs"),
+        ("cert", "key", "ca", 0, "--ssl-ca-certs without --ssl-cert-reqs"),
         ("cert", "key", None, 2, "--ssl-cert-reqs needs --ssl-ca-certs"),
         (None, "key", None, 0, "HTTPS needs --ssl-certfile"),
         (None, None, None, 1, "HTTPS needs --ssl-certfile"),
