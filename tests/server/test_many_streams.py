@@ -47,11 +47,11 @@ def request_of(rng: random.Random) -> tuple[str, dict[str, Any]]:
     length = rng.choice((1, 4, 16, 40))
     body: dict[str, Any] = {"model": "milepost-tiny", "stream": True, "temperature": rng.choice((0, 0.8))}
     if path == "/v1/completions":
-        body |= {"model": "", "prompt": text, "max_tokens": length}
+        body |= {"prompt": text, "max_tokens": length}
     elif path == "/v1/responses":
         body |= {"input": text, "max_output_tokens": length, "store": rng.random() < 0.1}
     else:
-        body |= {"model": "", "messages": [{"role": "user", "content": text}], "max_tokens": length}
+        body |= {"messages": [{"role": "user", "content": text}], "max_tokens": length}
     return path, body
 
 
