@@ -58,7 +58,7 @@ def test_mutated_bodies(http: httpx.Client, engine: FakeEngine, number: int) -> 
 
 
 def test_parts_of_paths(http: httpx.Client) -> None:
-    for path in ("%00", "x" * 5000, "%ff", "..%2f..", "resp_%0d%0a", "input_tokens"):
+    for path in ("%00", "x" * 5000, "%ff", "..%2f..", "resp_%0d%0a"):
         for method, end in (("GET", ""), ("DELETE", ""), ("POST", "/cancel"), ("GET", "/input_items?limit=x")):
             answer = http.request(method, f"/v1/responses/{path}{end}")
             assert answer.status_code == 404

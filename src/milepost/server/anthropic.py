@@ -14,12 +14,12 @@ from milepost.server.anthropic_errors import NO_THREADS, TOO_LONG, anthropic_err
 from milepost.server.anthropic_events import AnthropicEvent, MessageEvents, message_of
 from milepost.server.anthropic_prompt import read_request
 from milepost.server.anthropic_schemas import CountRequest, MessagesRequest
-from milepost.server.anthropic_usage import input_usage
 from milepost.server.body import read_json
 from milepost.server.errors import ApiResponse
 from milepost.server.generation import finals, new_job, run
 from milepost.server.ignored import TOOLS, note
 from milepost.server.images import note_images
+from milepost.server.input_usage import input_usage
 from milepost.server.prompts import read_conversation
 from milepost.server.queue_limit import admit
 from milepost.server.sampling import check_shared, sampling_params

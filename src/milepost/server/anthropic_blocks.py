@@ -8,10 +8,9 @@ from typing import Any
 from pydantic_core import to_json
 
 from milepost.engine.chat_messages import CACHE_CONTROL
-from milepost.errors import RequestError
+from milepost.server.fields import OpenAIMessage, bad, string_field
 
 Block = Mapping[str, Any]
-OpenAIMessage = dict[str, Any]
 
 
 def blocks_of(content: Any, where: str) -> list[Block]:
@@ -21,10 +20,6 @@ def blocks_of(content: Any, where: str) -> list[Block]:
     if not isinstance(content, list) or not all(isinstance(block, dict) for block in content):
         raise bad(where, "must be text or a list of blocks")
     return content
-
-
-def bad(where: str, problem: str, hint: str = "change it") -> RequestError:
-    return RequestError(f"{where}: {problem}", hint, param=where.partition(".")[0])
 
 
 def text_parts(blocks: Sequence[Block], where: str) -> list[dict[str, Any]]:
@@ -103,10 +98,3 @@ def _call(block: Block, where: str) -> dict[str, Any]:
 
 def _control(block: Block) -> dict[str, Any]:
     return {CACHE_CONTROL: block[CACHE_CONTROL]} if block.get(CACHE_CONTROL) else {}
-
-
-def string_field(block: Block, field: str, where: str) -> str:
-    value = block.get(field)
-    if not isinstance(value, str):
-        raise bad(f"{where}.{field}", "must be text")
-    return value

@@ -18,9 +18,10 @@ from pydantic_core import from_json
 from milepost.outputs import CompletionOutput
 from milepost.server.answers import AnswerForm
 from milepost.server.anthropic_diagnostics import Diagnose
-from milepost.server.anthropic_usage import InputUsage
+from milepost.server.anthropic_usage import input_counts
 from milepost.server.explaining import Explained
 from milepost.server.generation import Job, PromptOutput, Usage
+from milepost.server.input_usage import InputUsage
 from milepost.server.parsers.events import CallArguments, CallEnd, CallStart, Content, Event, Reasoning
 from milepost.server.state import Tokenizer
 
@@ -104,7 +105,7 @@ class MessageEvents:
         cached = self._usage.num_cached_tokens if known else None
         num_thinking = self._reader.num_reasoning_tokens
         return {
-            **self._inputs.as_dict(cached),
+            **input_counts(self._inputs, cached),
             "output_tokens": self._usage.num_completion_tokens,
             "output_tokens_details": None if num_thinking is None else {"thinking_tokens": num_thinking},
             **NEVER_COUNTED,

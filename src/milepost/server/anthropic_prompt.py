@@ -10,15 +10,14 @@ from typing import Any
 from milepost.engine.chat_messages import CACHE_CONTROL
 from milepost.server.anthropic_blocks import (
     Block,
-    OpenAIMessage,
     assistant_message,
-    bad,
     blocks_of,
     call_names,
     text_parts,
     user_messages,
 )
 from milepost.server.anthropic_schemas import CountRequest, MessagesRequest
+from milepost.server.fields import OpenAIMessage, bad
 from milepost.server.schemas import ChatRequest, Message
 
 BILLING = "x-anthropic-billing-header"

@@ -8,9 +8,9 @@ from typing import Any
 
 from milepost.outputs import CompletionOutput, RequestOutput
 from milepost.server.answers import AnswerForm, AnswerReader, reasoning_usage
-from milepost.server.anthropic_usage import InputUsage
 from milepost.server.explaining import Explained
 from milepost.server.generation import Job, PromptOutput, Usage
+from milepost.server.input_usage import InputUsage
 from milepost.server.logprobs import chat_logprobs, prompt_logprobs
 from milepost.server.parsers.events import CallArguments, CallEnd, CallStart, Content, Event, Reasoning
 from milepost.server.schemas import StreamOptions

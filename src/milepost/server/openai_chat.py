@@ -9,13 +9,13 @@ from fastapi import APIRouter, Request, Response
 from milepost.errors import RequestError
 from milepost.sampling_params import SamplingParams
 from milepost.server.answers import AnswerForm, answer_form, with_grammar, with_tags
-from milepost.server.anthropic_usage import input_usage
 from milepost.server.body import read_json
 from milepost.server.chat_answers import ChatChunks, ChatFormat, chat_answer
 from milepost.server.errors import ApiResponse
 from milepost.server.generation import finals, new_job, run
 from milepost.server.ignored import TOOLS, note
 from milepost.server.images import note_images
+from milepost.server.input_usage import input_usage
 from milepost.server.message_text import content_text
 from milepost.server.prompts import Prompt, is_function, read_conversation, with_breakpoints
 from milepost.server.queue_limit import admit

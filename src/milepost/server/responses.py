@@ -14,12 +14,12 @@ from pydantic_core import to_json
 from milepost.errors import RequestError
 from milepost.sampling_params import RequestOutputKind, SamplingParams
 from milepost.server.answers import answer_form, with_grammar, with_tags
-from milepost.server.anthropic_usage import input_usage
 from milepost.server.body import read_json
 from milepost.server.errors import ApiResponse
 from milepost.server.generation import PromptOutput, new_job, run
 from milepost.server.ignored import TOOLS, note
 from milepost.server.images import note_images
+from milepost.server.input_usage import input_usage
 from milepost.server.prompts import Prompt
 from milepost.server.queue_limit import admit
 from milepost.server.responses_diagnostics import diagnosing

@@ -14,9 +14,9 @@ from typing import Any
 
 from milepost.outputs import CompletionOutput
 from milepost.server.answers import AnswerForm
-from milepost.server.anthropic_usage import InputUsage
 from milepost.server.explaining import Explained
 from milepost.server.generation import Job, PromptOutput, Usage
+from milepost.server.input_usage import InputUsage
 from milepost.server.logprobs import chat_logprobs
 from milepost.server.responses_diagnostics import Diagnose
 from milepost.server.responses_object import usage_object

@@ -8,7 +8,7 @@ from typing import Any
 
 from milepost.engine.chat_messages import CACHE_BREAKPOINT, CACHE_CONTROL, TEXT_PARTS
 from milepost.errors import RequestError
-from milepost.server.anthropic_blocks import OpenAIMessage, bad, string_field
+from milepost.server.fields import OpenAIMessage, bad, string_field
 
 ResponseItem = dict[str, Any]
 Stored = Callable[[str], ResponseItem | None]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from milepost.sampling_params import SamplingParams
-from milepost.server.anthropic_usage import InputUsage
 from milepost.server.generation import Job, Usage
+from milepost.server.input_usage import InputUsage
 from milepost.server.prompts import known_tools
 from milepost.server.responses_schemas import ResponsesRequest
 from milepost.server.schemas import ChatRequest

@@ -8,7 +8,7 @@ from itertools import takewhile
 from typing import Any
 
 from milepost.errors import RequestError
-from milepost.server.anthropic_blocks import OpenAIMessage, bad
+from milepost.server.fields import OpenAIMessage, bad
 from milepost.server.prompts import is_function
 from milepost.server.responses_items import ResponseItem, messages_of, read_items
 from milepost.server.responses_schemas import InputTokensRequest, ResponsesRequest
