@@ -108,14 +108,14 @@ class SwapsBlocks(PrefixCache):
 class SkipsACheckpoint(PrefixCache):
     """Resumes at the last grid point of the KV match, from whatever state lies below."""
 
-    def _find_end(self, seq: Sequence, found: Found) -> Found:
+    def _find_end(self, found: Found, *where: object) -> Found:
         return replace(found, resumed=floor_to_grid(found.matched)) if found.checkpoint else found
 
 
 class ForksWithoutTheWindow(PrefixCache):
     """Goes on from another's last row between two grid points, with a window that nobody has filled."""
 
-    def _find_end(self, seq: Sequence, found: Found) -> Found:
+    def _find_end(self, found: Found, *where: object) -> Found:
         return replace(found, resumed=found.matched) if found.checkpoint else found
 
 

@@ -29,7 +29,7 @@ def test_what_clients_were_told_is_recorded(tmp_path: Path):
     text = (tmp_path / "trace").read_text()
     header, *requests = map(json.loads, text.splitlines())
     assert [(line["in"], line["out"], line["hit"]) for line in requests] == told
-    assert told[1][2] == 192
+    assert told[1][2] == 200
     assert [line["scope"] for line in requests] == [0, 0, 0, 0, 1]
     assert header["checkpoint_bytes"] > 0
     assert "the salt" not in text

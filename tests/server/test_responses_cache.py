@@ -117,4 +117,4 @@ def test_the_next_turn_reads_only_what_is_new() -> None:
         assert second.usage is not None
         details = first.usage.input_tokens_details
         assert (details.cached_tokens, details.cache_write_tokens) == (0, 192)
-        assert second.usage.input_tokens_details.cached_tokens == 192
+        assert second.usage.input_tokens_details.cached_tokens == 207

@@ -18,7 +18,7 @@ from milepost.cache.retention import Retention, floor_to_grid
 from milepost.cache.states import Holding, States
 from milepost.cache.stats import CacheStats
 from milepost.cache.store import Store
-from milepost.cache.tree import Checkpoint, Node, Scope, Tree, ancestors, containing, count_hit, touch
+from milepost.cache.tree import Checkpoint, Node, Packed, Scope, Tree, ancestors, containing, count_hit, touch
 from milepost.request import Copies, Miss, Sequence
 from milepost.specs import BLOCK_SIZE, CHUNK
 
@@ -295,11 +295,8 @@ class PrefixCache:
         """How many of these tokens a longer text would resume now."""
         packed = bytearray()
         pack(packed, tokens)
-        node, matched = self._tree.match(scope, packed, len(tokens))
-        if not self.has_states:
-            return matched
-        checkpoint = self._tree.deepest(node, matched)
-        return checkpoint.depth if checkpoint else 0
+        found = self._find_state(scope, packed, len(tokens))
+        return self._find_end(found, scope, packed, len(tokens)).resumed
 
     def reset(self) -> bool:
         """Forgets every prefix, pinned ones too; False, and nothing changed, while a sequence holds memory."""
@@ -321,18 +318,23 @@ class PrefixCache:
         if not self.reads(seq):
             return Found()
         pack(seq.packed, seq.tokens)
-        node, matched = self._tree.match(self.scope(seq), seq.packed, seq.num_tokens - 1)
+        scope, limit = self.scope(seq), seq.num_tokens - 1
+        found = self._find_state(scope, seq.packed, limit)
+        return self._find_end(found, scope, seq.packed, limit) if self._can_copy(seq) else found
+
+    def _find_state(self, scope: Scope, packed: Packed, limit: int) -> Found:
+        """Of the first `limit` packed tokens, as far as checkpoints go."""
+        node, matched = self._tree.match(scope, packed, limit)
         if not self.has_states:
             return Found(node, matched, matched)
         checkpoint = self._tree.deepest(node, matched)
-        return self._find_end(seq, Found(node, matched, checkpoint.depth if checkpoint else 0, checkpoint))
+        return Found(node, matched, checkpoint.depth if checkpoint else 0, checkpoint)
 
-    def _find_end(self, seq: Sequence, found: Found) -> Found:
-        """Whether a text has ended where `seq` can resume further down than at a checkpoint."""
+    def _find_end(self, found: Found, scope: Scope, packed: Packed, limit: int) -> Found:
+        """Whether a text has ended where one can resume further down than at a checkpoint."""
         start, ends = found.resumed, self._store.ends
-        place = self.scope(seq) if found.checkpoint is None else found.checkpoint
-        best = ends.find(place, start, seq.packed, seq.num_tokens - 1)
-        if best is None or not self._can_copy(seq):
+        best = ends.find(found.checkpoint or scope, start, packed, limit)
+        if best is None:
             return found
         end, resumed = best
         if not self.memory.block_bytes:
@@ -344,7 +346,7 @@ class PrefixCache:
             return replace(found, resumed=resumed, end=end)
         if end.block is not None and whole == end.end // BLOCK_SIZE * BLOCK_SIZE:
             return replace(found, resumed=resumed, end=end, block=end.block)
-        known = self._tree.block_like(found.node, found.matched, seq.packed, resumed)
+        known = self._tree.block_like(found.node, found.matched, packed, resumed)
         if known is not None:
             return replace(found, resumed=resumed, end=end, block=known[1], block_node=known[0])
         return replace(found, resumed=whole, end=end) if whole > start and ends.cuttable else found
