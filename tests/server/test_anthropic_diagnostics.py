@@ -7,7 +7,7 @@ from typing import Any
 
 import anthropic
 import pytest
-from fake_engine import FakeEngine, serving, state_of
+from fake_engine import FakeEngine
 
 EPHEMERAL: dict[str, Any] = {"cache_control": {"type": "ephemeral"}}
 TOOL: dict[str, Any] = {"name": "f", "input_schema": {"type": "object"}}
@@ -24,14 +24,8 @@ def engine() -> FakeEngine:
 
 
 @pytest.fixture(scope="module")
-def url(engine: FakeEngine) -> Iterator[str]:
-    with serving(state_of(engine, api_keys=("one", "two"))) as url:
-        yield url
-
-
-@pytest.fixture(scope="module")
-def claude(url: str) -> Iterator[anthropic.Anthropic]:
-    with anthropic.Anthropic(base_url=url, api_key="one", max_retries=0) as client:
+def claude(keyed_url: str) -> Iterator[anthropic.Anthropic]:
+    with anthropic.Anthropic(base_url=keyed_url, api_key="one", max_retries=0) as client:
         yield client
 
 
@@ -94,10 +88,10 @@ def test_only_what_could_not_be_reused_is_told(claude: anthropic.Anthropic) -> N
     assert told.diagnostics is None, "it was cached all the same"
 
 
-def test_nobody_finds_anothers_message(claude: anthropic.Anthropic, url: str) -> None:
+def test_nobody_finds_anothers_message(claude: anthropic.Anthropic, keyed_url: str) -> None:
     previous = create(claude, None)
     unasked = claude.messages.create(**FIRST)
-    with anthropic.Anthropic(base_url=url, api_key="two", max_retries=0) as other:
+    with anthropic.Anthropic(base_url=keyed_url, api_key="two", max_retries=0) as other:
         for client, name in ((other, previous.id), (claude, "msg_1"), (claude, unasked.id)):
             told = create(client, name).diagnostics
             assert told is not None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import openai
@@ -27,18 +26,6 @@ def engine() -> FakeEngine:
     engine = FakeEngine(template=TEMPLATE)
     engine.max_model_len = 4096
     return engine
-
-
-@pytest.fixture(scope="module")
-def url(engine: FakeEngine) -> Iterator[str]:
-    with serving(state_of(engine, api_keys=("one", "two"))) as url:
-        yield url
-
-
-@pytest.fixture(scope="module")
-def one(url: str) -> Iterator[openai.OpenAI]:
-    with openai.OpenAI(base_url=f"{url}/v1", api_key="one", max_retries=0) as client:
-        yield client
 
 
 def compared(client: openai.OpenAI, previous: str, **changed: Any) -> dict[str, Any]:
@@ -79,12 +66,12 @@ def test_what_changed_is_told(one: openai.OpenAI, engine: FakeEngine, changed: A
         assert event.response.prompt_cache_diagnostics.to_dict() == told  # type: ignore[union-attr]
 
 
-def test_a_hit_and_nothing_to_compare_with(one: openai.OpenAI, url: str) -> None:
+def test_a_hit_and_nothing_to_compare_with(one: openai.OpenAI, keyed_url: str) -> None:
     first = one.responses.create(**FIRST)
     assert compared(one, first.id) == {"type": "cache_hit"}
     assert compared(one, first.id, store=False, input=[{"role": "user", "content": "q" * 64}]) == {"type": "cache_hit"}
     assert compared(one, "resp_0") == {"type": "comparison_response_not_found"}
-    with openai.OpenAI(base_url=f"{url}/v1", api_key="two", max_retries=0) as two:
+    with openai.OpenAI(base_url=f"{keyed_url}/v1", api_key="two", max_retries=0) as two:
         assert compared(two, first.id) == {"type": "comparison_response_not_found"}
 
 

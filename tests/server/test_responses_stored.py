@@ -28,20 +28,8 @@ def engine() -> FakeEngine:
     return engine
 
 
-@pytest.fixture(scope="module")
-def url(engine: FakeEngine) -> Iterator[str]:
-    with serving(state_of(engine, api_keys=("one", "two"))) as url:
-        yield url
-
-
 def client_of(url: str, key: str) -> openai.OpenAI:
     return openai.OpenAI(base_url=f"{url}/v1", api_key=key, max_retries=0)
-
-
-@pytest.fixture(scope="module")
-def one(url: str) -> Iterator[openai.OpenAI]:
-    with client_of(url, "one") as client:
-        yield client
 
 
 def test_a_conversation_by_ids(one: openai.OpenAI, engine: FakeEngine) -> None:
@@ -95,12 +83,12 @@ def test_reasoning_that_clients_keep_sealed() -> None:
         assert engine.asked[-1][0]["prompt"] == "<user>q<assistant>"
 
 
-def test_what_is_kept_can_be_fetched_and_deleted(one: openai.OpenAI, url: str) -> None:
+def test_what_is_kept_can_be_fetched_and_deleted(one: openai.OpenAI, keyed_url: str) -> None:
     response = one.responses.create(model="", input="q", metadata={"a": "b"})
     assert one.responses.retrieve(response.id).to_dict() == response.to_dict()
     assert one.responses.cancel(response.id).status == "completed", "too late, and no error"
     headers = {"Authorization": "Bearer one"}
-    deleted = httpx.delete(f"{url}{RESPONSES}/{response.id}", headers=headers, timeout=60)
+    deleted = httpx.delete(f"{keyed_url}{RESPONSES}/{response.id}", headers=headers, timeout=60)
     assert deleted.json() == {"id": response.id, "object": "response", "deleted": True}
     with pytest.raises(openai.NotFoundError, match="not found"):
         one.responses.delete(response.id)
@@ -115,9 +103,9 @@ def test_what_is_not_to_be_stored_is_not(one: openai.OpenAI) -> None:
     assert_unknown(one, response.id)
 
 
-def test_another_key_finds_nothing(one: openai.OpenAI, url: str) -> None:
+def test_another_key_finds_nothing(one: openai.OpenAI, keyed_url: str) -> None:
     response = one.responses.create(model="", input="q")
-    with client_of(url, "two") as two:
+    with client_of(keyed_url, "two") as two:
         assert_unknown(two, response.id)
         with pytest.raises(openai.NotFoundError):
             two.responses.delete(response.id)
