@@ -11,8 +11,9 @@ from simulated_engine import Case, SimulatedEngine, SimulationError
 from milepost.cache import tree
 from milepost.cache.keys import pack
 from milepost.cache.memory import IntegrityError, Memory
-from milepost.cache.prefix_cache import Found, PrefixCache
+from milepost.cache.prefix_cache import PrefixCache
 from milepost.cache.retention import floor_to_grid
+from milepost.cache.search import Found
 from milepost.cache.states import Holding, States
 from milepost.cache.tree import Node, Tree, ancestors
 from milepost.engine.scheduler import Piece, Scheduler, Step
@@ -105,17 +106,25 @@ class SwapsBlocks(PrefixCache):
         return grown
 
 
+def at_states(cache: PrefixCache, seq: Sequence) -> Found:
+    pack(seq.packed, seq.tokens)
+    limit = seq.num_tokens - 1
+    return cache._search.at_states(cache.scope(seq), seq.packed, limit) if cache.reads(seq) else Found()
+
+
 class SkipsACheckpoint(PrefixCache):
     """Resumes at the last grid point of the KV match, from whatever state lies below."""
 
-    def _find_end(self, found: Found, *where: object) -> Found:
+    def _find(self, seq: Sequence) -> Found:
+        found = at_states(self, seq)
         return replace(found, resumed=floor_to_grid(found.matched)) if found.checkpoint else found
 
 
 class ForksWithoutTheWindow(PrefixCache):
     """Goes on from another's last row between two grid points, with a window that nobody has filled."""
 
-    def _find_end(self, found: Found, *where: object) -> Found:
+    def _find(self, seq: Sequence) -> Found:
+        found = at_states(self, seq)
         return replace(found, resumed=found.matched) if found.checkpoint else found
 
 

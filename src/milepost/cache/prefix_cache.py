@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from collections.abc import Sequence as Many
-from dataclasses import dataclass, replace
 
 from milepost.cache import integrity
 from milepost.cache.ends import End, Ends
@@ -15,30 +14,16 @@ from milepost.cache.pins import Pins
 from milepost.cache.policies.policy import Build
 from milepost.cache.policies.registry import DEFAULT, POLICIES
 from milepost.cache.retention import Retention, floor_to_grid
+from milepost.cache.search import Found, Search
 from milepost.cache.states import Holding, States
 from milepost.cache.stats import CacheStats
 from milepost.cache.store import Store
-from milepost.cache.tree import Checkpoint, Node, Packed, Scope, Tree, ancestors, containing, count_hit, touch
+from milepost.cache.tree import Node, Scope, Tree, ancestors, containing, count_hit, touch
 from milepost.request import Copies, Miss, Sequence
 from milepost.specs import BLOCK_SIZE, CHUNK
 
 UNBOUNDED = 1 << 62
 """Tokens that fit a model without KV."""
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """What is known of a sequence's tokens: the first `matched`, up to a place in `node`, of which `resumed` need not
-    be computed. They are resumed at `checkpoint`, or further down in `end`; there `block`, in `block_node` if it is
-    the tree's, holds the rows since the last block boundary."""
-
-    node: Node | None = None
-    matched: int = 0
-    resumed: int = 0
-    checkpoint: Checkpoint | None = None
-    end: End | None = None
-    block: int | None = None
-    block_node: Node | None = None
 
 
 class PrefixCache:
@@ -90,6 +75,7 @@ class PrefixCache:
         ends = Ends(memory, num_seqs, num_ends if enabled else 0, cuttable) if has_states else None
         self._store = Store(memory, self.stats, policy, ends)
         self._tree, self._watch = self._store.tree, self._store.policy.watch
+        self._search = Search(self._store)
         self.pins = Pins(self._store)
         """Prefixes that eviction cannot have."""
         self._states = States(self._store, self.retention) if has_states else None
@@ -295,8 +281,8 @@ class PrefixCache:
         """How many of these tokens a longer text would resume now."""
         packed = bytearray()
         pack(packed, tokens)
-        found = self._find_state(scope, packed, len(tokens))
-        return self._find_end(found, scope, packed, len(tokens)).resumed
+        found = self._search.at_states(scope, packed, len(tokens))
+        return self._search.behind(found, scope, packed, len(tokens)).resumed
 
     def reset(self) -> bool:
         """Forgets every prefix, pinned ones too; False, and nothing changed, while a sequence holds memory."""
@@ -319,37 +305,8 @@ class PrefixCache:
             return Found()
         pack(seq.packed, seq.tokens)
         scope, limit = self.scope(seq), seq.num_tokens - 1
-        found = self._find_state(scope, seq.packed, limit)
-        return self._find_end(found, scope, seq.packed, limit) if self._can_copy(seq) else found
-
-    def _find_state(self, scope: Scope, packed: Packed, limit: int) -> Found:
-        """Of the first `limit` packed tokens, as far as checkpoints go."""
-        node, matched = self._tree.match(scope, packed, limit)
-        if not self.has_states:
-            return Found(node, matched, matched)
-        checkpoint = self._tree.deepest(node, matched)
-        return Found(node, matched, checkpoint.depth if checkpoint else 0, checkpoint)
-
-    def _find_end(self, found: Found, scope: Scope, packed: Packed, limit: int) -> Found:
-        """Whether a text has ended where one can resume further down than at a checkpoint."""
-        start, ends = found.resumed, self._store.ends
-        best = ends.find(found.checkpoint or scope, start, packed, limit)
-        if best is None:
-            return found
-        end, resumed = best
-        if not self.memory.block_bytes:
-            return replace(found, resumed=resumed, end=end)
-        whole = resumed // BLOCK_SIZE * BLOCK_SIZE
-        if found.node is None or found.matched < whole:
-            return found
-        if resumed == whole:
-            return replace(found, resumed=resumed, end=end)
-        if end.block is not None and whole == end.end // BLOCK_SIZE * BLOCK_SIZE:
-            return replace(found, resumed=resumed, end=end, block=end.block)
-        known = self._tree.block_like(found.node, found.matched, packed, resumed)
-        if known is not None:
-            return replace(found, resumed=resumed, end=end, block=known[1], block_node=known[0])
-        return replace(found, resumed=whole, end=end) if whole > start and ends.cuttable else found
+        found = self._search.at_states(scope, seq.packed, limit)
+        return self._search.behind(found, scope, seq.packed, limit) if self._can_copy(seq) else found
 
     def _can_copy(self, seq: Sequence) -> bool:
         """Whether there is room for all of `seq`, for states to read, write and keep, and for a block that it copies.
