@@ -6,6 +6,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from functools import cache
+from unittest import mock
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from exact_models import exact_model
 from families import FAMILIES
 
 from milepost.config import EngineConfig
+from milepost.engine import memory
 from milepost.engine.build import assemble
 from milepost.engine.engine import Engine
 from milepost.engine.inputs import read_prompt
@@ -21,7 +23,7 @@ from milepost.models.loader.random_weights import random_source
 from milepost.ops.cpu import library
 from milepost.outputs import CompletionOutput, RequestOutput
 from milepost.sampling_params import SamplingParams
-from milepost.specs import checkpoint_bytes, kv_block_bytes, window_bytes
+from milepost.specs import BLOCK_SIZE, checkpoint_bytes, kv_block_bytes, window_bytes
 
 NUM_SEQS, VOCAB_SIZE = 5, 199
 FLOORS_OF_ATTENTION = {"resumed from kv": 4700}
@@ -39,6 +41,7 @@ FLOORS_WITH_STATES = {
     "resumed from junction": 65,
     "resumed from end": 2100,
     "resumed from answer": 16,
+    "to the token": 800,
 }
 """What 2,000 schedules of a family must at least have seen: hits by kind of state (answer: made while decoding) and by
 what happened before. About half of what the poorest family sees."""
@@ -123,6 +126,7 @@ class Schedule:
             return
         self.events["resumed"] += 1
         self.events["in an answer"] += self._in_answer(output)
+        self.events["to the token"] += output.num_cached_tokens % BLOCK_SIZE > 0
         given_up = ("evicted", "state thinned") if self.dense else ("evicted",)
         self.events["resumed after eviction"] += output.cache.reason in given_up
         self.events["resumed after an abort"] += any(text[: len(reused)] == reused for text in self.aborted)
@@ -151,7 +155,7 @@ class Schedule:
     def engine(self, num_blocks: int, **settings: object) -> Engine:
         model = exact_model(self.family, self.dtype, library.available()[0])
         specs, size = model.layer_specs(), self.dtype.itemsize
-        fixed = checkpoint_bytes(specs, size) + NUM_SEQS * window_bytes(specs, size)
+        fixed = checkpoint_bytes(specs, size) + 2 * NUM_SEQS * window_bytes(specs, size)
         config = EngineConfig(
             kv_cache_memory_bytes=max(self._bytes(num_blocks), fixed) + fixed,
             max_num_seqs=NUM_SEQS,
@@ -159,7 +163,8 @@ class Schedule:
             **settings,  # type: ignore[arg-type]
         )
         loaded = LoadedModel(model, random_source(FAMILIES[self.family].to_dict(), "tiny"), [], self.dtype, 0)
-        engine = assemble(loaded, config)
+        with mock.patch.object(memory, "ENDS_SHARE", self.rng.choice((0.0, 1.0, 1.0))):
+            engine = assemble(loaded, config)
         for layer in engine.runner.pools.kv:
             for tensor in () if layer is None else (layer.k, layer.v):
                 tensor.fill_(float("nan"))
@@ -180,11 +185,11 @@ class Schedule:
 
     def _withhold(self, engine: Engine, num_blocks: int) -> tuple[list[int], list[int]]:
         """What an engine has beyond that: it asks for more where windows are large."""
-        memory = engine.scheduler.cache.memory
-        spare = memory.limit_bytes - self._bytes(num_blocks)
-        by_blocks = memory.block_bytes > 0
-        num_spare = max(0, spare // (memory.block_bytes or memory.checkpoint_bytes))
-        taken = memory.take(num_spare * by_blocks, num_spare * (not by_blocks))
+        cache = engine.scheduler.cache.memory
+        spare = cache.limit_bytes - self._bytes(num_blocks)
+        by_blocks = cache.block_bytes > 0
+        num_spare = max(0, spare // (cache.block_bytes or cache.checkpoint_bytes))
+        taken = cache.take(num_spare * by_blocks, num_spare * (not by_blocks))
         assert taken is not None
         return taken
 

