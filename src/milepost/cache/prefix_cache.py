@@ -264,7 +264,7 @@ class PrefixCache:
             self.memory.free(seq.block_table[own:], [])
         if holding.hold is not None:
             if self._watch is not None and holding.query is None:  # and not turned back before it ran
-                (lambda *a: None)(seq, holding.hold.node, holding.hold.depth)
+                self._watch.left(seq, holding.hold.node, holding.hold.depth)
             self._store.let_go(holding.hold)
         seq.block_table.clear()
         seq.num_computed = 0
