@@ -116,7 +116,7 @@ def _pooled(piece: Piece, hidden: torch.Tensor) -> torch.Tensor | Exception | No
 
 def _mark_unsound(pieces: tuple[Piece, ...], hidden: torch.Tensor) -> None:
     """A row with NaN or Inf has left the same in its KV and states: from the first one on, nothing is to be shared."""
-    finite = hidden.isfinite().all(dim=-1)
+    finite = _finite(hidden)
     if finite.all():
         return
     row = 0
@@ -125,6 +125,15 @@ def _mark_unsound(pieces: tuple[Piece, ...], hidden: torch.Tensor) -> None:
         if len(unsound):
             piece.seq.num_sound = piece.start + int(unsound[0])
         row += piece.end - piece.start
+
+
+def _finite(rows: torch.Tensor) -> torch.Tensor:
+    """Which rows [rows, size] have neither NaN nor Inf: no value whose exponent is all ones. `isfinite` takes 50 times
+    as long, a hundredth of a long prompt's time."""
+    whole = {2: torch.int16, 4: torch.int32}[rows.dtype.itemsize]
+    infinity = torch.tensor(torch.inf, dtype=rows.dtype).view(whole)
+    sign = torch.iinfo(whole).max
+    return (rows.view(whole) & sign).amax(dim=-1) < infinity
 
 
 def _not_finite(seq: Sequence) -> RequestFailed:
