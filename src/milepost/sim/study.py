@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from milepost.cache.policies.registry import DEFAULT, POLICIES
+from milepost.cache.policies.registry import DEFAULT, INTERVALS, POLICIES
 from milepost.sim.formats.registry import open_trace
 from milepost.sim.play import Scale
 from milepost.sim.replay import Setting, look, replay
@@ -27,7 +27,7 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """A policy by its name, and a retention interval (None: dense)."""
+    """A policy by its name, and a retention interval (None: what it is meant for)."""
 
     policy: str
     interval: int | None = None
@@ -100,7 +100,8 @@ def _all(tasks: list[Task], jobs: int) -> Iterator[tuple[int, Run]]:
 def _run(task: Task) -> Run:
     source, tried, budget, sizes = task
     trace, requests = _opened(source, sizes.checkpoint_bytes > 0)
-    setting = Setting(tried.name, POLICIES[tried.policy], tried.interval)
+    interval = INTERVALS.get(tried.policy) if tried.interval is None else tried.interval
+    setting = Setting(tried.name, POLICIES[tried.policy], interval)
     return Run(replay(trace, setting, sizes, budget, requests=requests), tried.flags)
 
 

@@ -25,7 +25,7 @@ from milepost.cache.policies.policy import Build, Facts, Policy, Thing
 from milepost.cache.tree import Checkpoint, Node, Tree
 from milepost.specs import BLOCK_SIZE
 
-ALPHAS = (0.0, 0.1, 0.5, 1.0, 2.0)
+ALPHAS = (0.1, 0.5, 1.0, 2.0)
 
 STRANDED = -1.0
 """Efficiency of KV behind its last state: worth nothing to anybody."""

@@ -10,9 +10,19 @@ from milepost.cache.policies.policy import Build
 POLICIES: Mapping[str, Build] = {
     "thinning": thinning.build,
     "lru": lru.build,
+    "lru-2048": lru.build,
+    "lru-ends": lru.build,
     "greedy-dual-size": greedy_dual_size.build,
-    "marconi": marconi.build,
+    **{f"marconi-{alpha}": marconi.with_alpha(alpha) for alpha in marconi.ALPHAS},
 }
+
+INTERVALS: Mapping[str, int] = {
+    "lru-2048": 2048,
+    "lru-ends": 0,
+    "greedy-dual-size": 0,
+    **{f"marconi-{alpha}": 0 for alpha in marconi.ALPHAS},
+}
+"""The retention interval that a policy is meant for, in tokens; the others are for dense states."""
 
 DEFAULT = "thinning"
 """The engine's."""
