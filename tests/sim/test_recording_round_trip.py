@@ -50,3 +50,24 @@ def test_a_replay_resumes_what_the_server_did(tmp_path: Path, interval: int | No
     found = replay(trace, Setting(interval=interval), trace.sizes, ENDLESS)
     assert sum(told) > 1000
     assert found.hits.tolist() == [resumed // CHUNK * CHUNK for resumed in told]
+
+
+@pytest.mark.parametrize("interval", [None, 0])
+def test_turns_resume_the_answers_before_them(tmp_path: Path, interval: int | None):
+    rng, told = random.Random(2), []
+    with running_engine(prefix_cache_retention_interval=interval) as engine:
+        engine.record(RecordFile(str(tmp_path / "trace")))
+        with serving(state_of(engine)) as url, httpx.Client(base_url=url, timeout=60) as http:
+            chats: list[list[int]] = [[], []]
+            for turn in range(6):
+                chat = chats[turn % 2]
+                chat += [rng.randrange(VOCABULARY) for _ in range(rng.randint(40, 110))]
+                body = {"model": "", "prompt": chat, "max_tokens": 70, "ignore_eos": True, "return_token_ids": True}
+                answer = http.post("/v1/completions", json=body).raise_for_status().json()
+                told.append(answer["usage"]["prompt_tokens_details"]["cached_tokens"])
+                chat += answer["choices"][0]["token_ids"]
+    trace = open_trace(tmp_path / "trace")
+    assert trace.sizes is not None
+    found = replay(trace, Setting(interval=interval), trace.sizes, ENDLESS)
+    assert told[4] > told[2] > 100
+    assert found.hits.tolist() == [resumed // CHUNK * CHUNK for resumed in told]

@@ -9,7 +9,7 @@ So a state can be kept after each block of the trace, and nowhere else. Counts o
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from milepost.cache.retention import Retention
 from milepost.request import Sequence
 from milepost.sampling_params import SamplingParams
 from milepost.sim.sizes import Sizes
-from milepost.sim.trace import Trace, TraceRequest
+from milepost.sim.trace import NONE, Trace, TraceRequest
 from milepost.specs import BLOCK_SIZE, CHUNK
 
 PARAMS = SamplingParams()
@@ -52,7 +52,7 @@ class Scale:
         ids = np.empty(len(request.blocks) * IDS_PER_BLOCK + -(-rest // 2), np.int64)
         body = len(request.blocks) * IDS_PER_BLOCK
         ids[:body].reshape(-1, IDS_PER_BLOCK)[:] = request.blocks[:, None]
-        ids[body:] = -1 - number  # ids of traces are not negative
+        ids[body:] = request.answer[0] if len(request.answer) else -1 - number  # ids of traces are not negative
         num_tokens = len(request.blocks) * CHUNK + rest
         return Sequence(
             request_id=str(number),
@@ -61,8 +61,17 @@ class Scale:
             params=PARAMS,
             arrival_time=request.time_ms / 1000,
             cache_salt=request.scope,
+            boundaries=tuple(place * CHUNK for place in request.boundaries),
             packed=bytearray(ids.data)[: num_tokens * 4] if rest % 2 else bytearray(ids.data),
         )
+
+    def answer(self, seq: Sequence, number: int, request: TraceRequest, limit: int) -> None:
+        """Lengthens `seq`, of the `number`-th request, by its answer, if the trace knows of what that consists, and as
+        far as `limit` tokens hold it. Its first block may begin in the prompt."""
+        num_tokens, ids = request.input_length + request.output_length, request.all_blocks
+        whole = replace(request, input_length=num_tokens, blocks=ids, answer=NONE)
+        if len(request.answer) and (longer := self.sequence(number, whole)).num_tokens <= limit:
+            seq.tokens, seq.packed = longer.tokens, longer.packed
 
 
 def playable(trace: Trace) -> Trace:

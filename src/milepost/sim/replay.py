@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -50,6 +51,7 @@ def look(trace: Trace, *, states: bool = True) -> Requests:
             middle = (low + high) // 2
             low, high = (middle + 1, high) if blocks[middle] in known else (low, middle)
         known.update(blocks[low:])
+        known.update(request.answer.tolist())
         limit = max(request.input_length - 1, 0) // unit * unit
         rows.append((request.time_ms, request.input_length, request.output_length, min(low * trace.block_size, limit)))
     times, *counts = zip(*rows, strict=True) if rows else ((), (), (), ())
@@ -88,7 +90,8 @@ def replay(
             del seq.tokens[cache.max_num_tokens :]
             seq.num_prompt_tokens = cache.max_num_tokens
         if seq.tokens:
-            hits[number] = scale.to_trace(_serve(cache, seq, step))
+            answer = partial(scale.answer, seq, number, request, cache.max_num_tokens)
+            hits[number] = scale.to_trace(_serve(cache, seq, step, answer))
         used[0, number], used[1, number] = memory.blocks.num_used, memory.slots.num_used
         if progress is not None:
             progress(number + 1)
@@ -96,18 +99,24 @@ def replay(
     return _result(trace, setting, sizes, requests, cache, scale, hits, used, cut_short)
 
 
-def _serve(cache: PrefixCache, seq: Sequence, step: int) -> int:
-    """A whole life of `seq`, alone; returns the tokens that it resumed."""
+def _serve(cache: PrefixCache, seq: Sequence, step: int, answer: Callable[[], None]) -> int:
+    """A whole life of `seq`, alone; returns the tokens that it resumed. `answer` lengthens it."""
     resumed = cache.admit(seq)
-    while seq.num_computed < seq.num_tokens:
-        end = min(seq.num_computed + step, seq.num_tokens)
+    _compute(cache, seq, seq.num_tokens, step)
+    answer()
+    _compute(cache, seq, seq.num_tokens - 1, step)  # the last token of an answer is never read
+    cache.release(seq)
+    return resumed
+
+
+def _compute(cache: PrefixCache, seq: Sequence, until: int, step: int) -> None:
+    while seq.num_computed < until:
+        end = min(seq.num_computed + step, until)
         if not cache.grow(seq, end):
             raise IntegrityError(f"request {seq.request_id} is alone and finds no memory for {end} tokens")
         cache.keep_states(seq)
         seq.num_computed = end
         cache.publish(seq)
-    cache.release(seq)
-    return resumed
 
 
 def _result(

@@ -47,7 +47,7 @@ def returns_of(trace: Trace, *, states: bool = True) -> Returns:
         last, blocks = visits.setdefault(request.scope, {}), request.blocks.tolist()
         limit = max(request.input_length - 1, 0) // unit * unit
         rows += ((number, source, depth) for source, depth in _rows(blocks, last, trace.block_size, limit))
-        last.update(dict.fromkeys(blocks, number))
+        last.update(dict.fromkeys(request.all_blocks.tolist(), number))
         num_requests, input_tokens = number + 1, input_tokens + request.input_length
     request_of, source_of, depth_of = np.array(rows, np.int64).reshape(-1, 3).T.copy()
     return Returns(num_requests, input_tokens, unit, request_of, source_of, depth_of)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 from milepost.sim.sizes import Sizes
 
 Blocks = NDArray[np.int64]
+
+NONE: Blocks = np.empty(0, np.int64)
 
 REORDER = 1024
 """Requests that a file may list after one that came later."""
@@ -26,6 +28,8 @@ class TraceRequest:
     input_length   tokens of its prompt
     output_length  tokens of its answer
     blocks         one id for each full block of the prompt; chained: equal ids in a scope are equal prefixes
+    answer         the same for the further full blocks of prompt and answer together, where the trace knows them
+    boundaries     after how many blocks messages begin or end, ascending, where the trace knows that
     """
 
     time_ms: float
@@ -33,6 +37,13 @@ class TraceRequest:
     input_length: int
     output_length: int
     blocks: Blocks
+    answer: Blocks = field(default_factory=lambda: NONE)
+    boundaries: tuple[int, ...] = ()
+
+    @property
+    def all_blocks(self) -> Blocks:
+        """What others may resume afterwards."""
+        return np.concatenate((self.blocks, self.answer)) if len(self.answer) else self.blocks
 
 
 @dataclass(frozen=True)
@@ -56,7 +67,9 @@ class Trace:
 
         def read() -> Iterator[TraceRequest]:
             for request in self.open():
-                yield replace(request, blocks=request.blocks[factor - 1 :: factor])
+                blocks, prompt = request.all_blocks[factor - 1 :: factor], len(request.blocks) // factor
+                places = tuple(dict.fromkeys(place // factor for place in request.boundaries if place >= factor))
+                yield replace(request, blocks=blocks[:prompt], answer=blocks[prompt:], boundaries=places)
 
         return Trace(self.name, self.block_size * factor, read, self.sizes)
 

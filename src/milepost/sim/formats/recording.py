@@ -2,11 +2,13 @@
 
     {"format": "milepost-trace", "version": 1, "block_size": 64,
      "model": "...", "kv_bytes_per_token": 12288, "checkpoint_bytes": 19535462}
-    {"t_ms": 1042.7, "scope": 3, "in": 6758, "out": 500, "blocks": [7261552839912734012, ...]}
+    {"t_ms": 1042.7, "scope": 3, "in": 6758, "out": 500, "blocks": [7261552839912734012, ...],
+     "answer": [4611686018427387904, ...], "boundaries": [12, 105]}
 
 `blocks`: a keyed hash below 2^63 for each full block of the prompt, chained, so that it names all that leads up to it;
-the key dies with the server. `t_ms`: when the request came. A server that is killed leaves half a line: it is passed
-over. A header between requests begins another run of the server, whose hashes have nothing to do with those before.
+the key dies with the server. `answer` goes on from there through the answer. `boundaries`: in blocks. `t_ms`: when the
+request's first step was. A server that is killed leaves half a line: it is passed over. A header between requests
+begins another run of the server, whose hashes have nothing to do with those before.
 """
 
 from __future__ import annotations
@@ -61,5 +63,8 @@ def _requests(path: Path, block_size: int) -> Iterator[TraceRequest]:
             blocks = block_ids(record["blocks"], length // block_size, "blocks")
             time_ms, answer = start_ms + float(record["t_ms"]), whole(record["out"], "out")
             scope = f"{run}/{whole(record['scope'], 'scope')}"
+            answered = record.get("answer", [])
+            further = block_ids(answered, len(answered), "answer")
+            places = tuple(whole(place, "boundaries") for place in record.get("boundaries", ()))
         last_ms = max(last_ms, time_ms)
-        yield TraceRequest(time_ms, scope, length, answer, blocks)
+        yield TraceRequest(time_ms, scope, length, answer, blocks, further, places)
