@@ -24,6 +24,7 @@ def test_answer(client: openai.OpenAI):
     prompt, completion = len("<user>Where?<assistant>"), len(REPLY.encode())
     assert (answer.usage.prompt_tokens, answer.usage.completion_tokens) == (prompt, completion)
     assert answer.usage.total_tokens == prompt + completion
+    assert (answer.choices[0].message.refusal, answer.choices[0].message.annotations) == (None, [])
 
 
 def test_cached_tokens_are_always_told(client: openai.OpenAI):

@@ -92,12 +92,13 @@ class _Whole:
 
 
 def _message(events: list[Event], echoed: str) -> dict[str, Any]:
-    """Fields that an answer has nothing for are left out, but for `content`, which is null beside calls."""
+    """Fields that an answer has nothing for are left out, but for those that OpenAI's API always tells; `content` is null
+    beside calls."""
     whole = _Whole(echoed)
     for event in events:
         whole.add(event)
     content = None if whole.calls and not whole.content else whole.content
-    message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
+    message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None, "annotations": []}
     if whole.reasoning:
         message |= _reasoning(whole.reasoning)
     if whole.calls:
