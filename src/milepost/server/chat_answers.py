@@ -92,7 +92,7 @@ class _Whole:
 
 
 def _message(events: list[Event], echoed: str) -> dict[str, Any]:
-    """Fields that an answer has nothing for are left out, but for those that OpenAI's API always tells; `content` is null
+    """Fields that an answer has nothing for are left out, but for those that OpenAI's API always has; `content` is null
     beside calls."""
     whole = _Whole(echoed)
     for event in events:
