@@ -128,13 +128,17 @@ function draw() {
   drawMemory();
 }
 
-paint();
-choices();
-draw();
-let width = document.body.clientWidth;
-addEventListener("resize", () => {
-  if (document.body.clientWidth === width) return;
-  width = document.body.clientWidth;
-  drawRates();
-  drawMemory();
-});
+function start() {
+  paint();
+  choices();
+  draw();
+  let width = document.body.clientWidth;
+  addEventListener("resize", () => {
+    if (document.body.clientWidth === width) return;
+    width = document.body.clientWidth;
+    drawRates();
+    drawMemory();
+  });
+}
+
+if (runs.length) start();

@@ -11,7 +11,7 @@ const NARROW = 480;
 /** `lines`: policies with `name`, `number` (of its colour and mark), `rates` (by budget), `best`, `named`. `chosen`: a
  * budget's index. */
 export function rateChart({ budgets, ceiling, lines, chosen, width, choose }) {
-  const right = width < NARROW ? 108 : 150;
+  const right = width < NARROW ? 108 : 170;
   const frame = { left: MARGIN.left, right: width - right, top: MARGIN.top, bottom: HEIGHT - MARGIN.bottom };
   const top = Math.max(ceiling ?? 0, ...lines.flatMap((line) => line.rates.filter(isNumber)), 0.01);
   const least = Math.min(...lines.flatMap((line) => line.rates.filter(isNumber)));
