@@ -90,9 +90,12 @@ def test_only_its_own_script_may_run():
     assert "default-src 'none'" in unescape(policy[1])
 
 
-def test_names_are_text_and_never_markup():
+@pytest.mark.parametrize("flags", ["", "--x <img>", None])
+def test_names_are_text_and_never_markup(flags: str | None):
     evil = "</script><img src=x onerror=alert(1)>$gain"
-    told = report(run(evil, 4, 0.3, evil), trace=THREE["trace"] | {"name": evil}, model=THREE["model"] | {"name": evil})
+    told = report(
+        run(evil, 4, 0.3, flags), trace=THREE["trace"] | {"name": evil}, model=THREE["model"] | {"name": evil}
+    )
     elements = Elements(page(told))
     assert [tag for tag, _ in elements.tags].count("img") == 0
     assert json.loads(elements.texts["report"])["trace"]["name"] == evil

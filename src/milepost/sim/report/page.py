@@ -74,7 +74,7 @@ def _about(report: Report) -> str:
 def _headline(advice: Advice | None) -> str:
     if advice is None:
         return "Nothing was replayed"
-    name = f"the default policy, <em>{escape(advice.policy)}</em>" if advice.is_default else _em(advice.policy)
+    name = f"{'the default policy, ' if advice.is_default else ''}{_em(advice.policy)}"
     use = f"Use {name}, with {_em(in_bytes(advice.budget_bytes))}"
     return f"{use}: {_em(percent(advice.hit_rate))} of all prompt tokens need not be computed"
 
