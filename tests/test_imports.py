@@ -30,7 +30,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 OTHER_NAMES = {"__main__": "cli"}
 
 WITHOUT_TORCH = ("bottom", "cache", "sim")
-MODULES_WITHOUT_TORCH = ("milepost.engine.scheduler", "milepost.engine.line")
+MODULES_WITHOUT_TORCH = ("milepost.engine.scheduler", "milepost.engine.line", "milepost.engine.rehearsal")
 
 
 @dataclass(frozen=True)

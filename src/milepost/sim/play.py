@@ -66,12 +66,12 @@ class Scale:
         )
 
     def answer(self, seq: Sequence, number: int, request: TraceRequest, limit: int) -> None:
-        """Lengthens `seq`, of the `number`-th request, by its answer, if the trace knows of what that consists, and as
-        far as `limit` tokens hold it. Its first block may begin in the prompt."""
+        """Lengthens `seq`, of the `number`-th request, by its answer but for the last token, which is never read: if
+        the trace knows of what that consists, and `limit` tokens hold it. Its first block may begin in the prompt."""
         num_tokens, ids = request.input_length + request.output_length, request.all_blocks
         whole = replace(request, input_length=num_tokens, blocks=ids, answer=NONE)
         if len(request.answer) and (longer := self.sequence(number, whole)).num_tokens <= limit:
-            seq.tokens, seq.packed = longer.tokens, longer.packed
+            seq.tokens, seq.packed = longer.tokens[:-1], longer.packed
 
 
 def playable(trace: Trace) -> Trace:

@@ -1,8 +1,8 @@
-"""Replays a trace through the engine's own prefix cache, one request after the other."""
+"""Replays a trace through the engine's own prefix cache."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
@@ -16,7 +16,7 @@ from milepost.request import Sequence
 from milepost.sim.play import Scale, playable
 from milepost.sim.result import Counts, KindOfBytes, Requests, Result
 from milepost.sim.sizes import Sizes
-from milepost.sim.trace import Trace
+from milepost.sim.trace import Trace, TraceRequest
 from milepost.specs import BLOCK_SIZE, CHUNK
 
 STEP_TOKENS = 2048
@@ -26,6 +26,13 @@ NUM_SAMPLES = 240
 
 Progress = Callable[[int], None]
 """Told how many requests have been played."""
+
+Answer = Callable[[Sequence], None]
+"""Lengthens a sequence whose prompt is computed by what is computed of its answer, if the trace knows that."""
+
+Serve = Callable[[PrefixCache, Iterable[Sequence], Answer], Iterable[Sequence]]
+"""Admits, computes and releases sequences, each to its last token, then to that of its answer; yields them as they end.
+Each then has the tokens that it resumed in `num_cached_tokens`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,52 +73,79 @@ def replay(
     *,
     requests: Requests | None = None,
     step_tokens: int = STEP_TOKENS,
+    serve: Serve | None = None,
+    num_seqs: int = 1,
     progress: Progress | None = None,
 ) -> Result:
     """`trace` with a cache of `limit_bytes` for a model of `sizes`. `requests`: of `look`, where it was taken already.
+    `serve` has at most `num_seqs` admitted at once (None: one request after the other, in steps of `step_tokens`).
 
-    The request that runs takes its memory from the same bytes, as in the engine; of a longer one only as much as fits
-    is played. ConfigError if the memory holds no request at all.
+    Requests that run take their memory from the same bytes, as in the engine; of one that is too long for these only
+    as much as fits is played. ConfigError if the memory holds no request at all.
     """
     trace = playable(trace)
     scale = Scale(trace.block_size)
     requests = look(trace, states=sizes.checkpoint_bytes > 0) if requests is None else requests
     cache = PrefixCache(
-        scale.memory(limit_bytes, sizes), num_seqs=1, retention=scale.retention(setting.interval), policy=setting.build
+        scale.memory(limit_bytes, sizes),
+        num_seqs=num_seqs,
+        retention=scale.retention(setting.interval),
+        policy=setting.build,
     )
     step = max(scale.to_cache(step_tokens) // CHUNK, 1) * CHUNK
+    script = _Script(trace, scale, cache.max_num_tokens - 1)
     hits, used = np.zeros(len(requests), np.int64), np.zeros((2, len(requests)), np.int64)
-    cut_short = 0
     memory = cache.memory
-    for number, request in enumerate(trace):
-        seq = scale.sequence(number, request)
-        if seq.num_tokens > cache.max_num_tokens:
-            cut_short += 1
-            del seq.tokens[cache.max_num_tokens :]
-            seq.num_prompt_tokens = cache.max_num_tokens
-        if seq.tokens:
-            answer = partial(scale.answer, seq, number, request, cache.max_num_tokens)
-            hits[number] = scale.to_trace(_serve(cache, seq, step, answer))
-        used[0, number], used[1, number] = memory.blocks.num_used, memory.slots.num_used
+    for count, seq in enumerate((serve or partial(_one_by_one, step))(cache, script, script.answer)):
+        script.forget(seq)
+        hits[int(seq.request_id)] = scale.to_trace(seq.num_cached_tokens)
+        used[0, count], used[1, count] = memory.blocks.num_used, memory.slots.num_used
         if progress is not None:
-            progress(number + 1)
+            progress(count + 1)
     used *= np.array([[memory.block_bytes], [memory.checkpoint_bytes]])
-    return _result(trace, setting, sizes, requests, cache, scale, hits, used, cut_short)
+    return _result(trace, setting, sizes, requests, cache, scale, hits, used, script.cut_short)
 
 
-def _serve(cache: PrefixCache, seq: Sequence, step: int, answer: Callable[[], None]) -> int:
-    """A whole life of `seq`, alone; returns the tokens that it resumed. `answer` lengthens it."""
-    resumed = cache.admit(seq)
-    _compute(cache, seq, seq.num_tokens, step)
-    answer()
-    _compute(cache, seq, seq.num_tokens - 1, step)  # the last token of an answer is never read
-    cache.release(seq)
-    return resumed
+class _Script:
+    """The sequences of a trace's requests, none longer than `limit` tokens, and their answers. `cut_short`: how many
+    would have been."""
+
+    def __init__(self, trace: Trace, scale: Scale, limit: int) -> None:
+        self._trace, self._scale, self._limit = trace, scale, limit
+        self._running: dict[str, TraceRequest] = {}
+        self.cut_short = 0
+
+    def __iter__(self) -> Iterator[Sequence]:
+        for number, request in enumerate(self._trace):
+            seq = self._scale.sequence(number, request)
+            if seq.num_tokens > self._limit:
+                self.cut_short += 1
+                del seq.tokens[self._limit :]
+                seq.num_prompt_tokens = self._limit
+            if seq.tokens:
+                self._running[seq.request_id] = request
+                yield seq
+
+    def answer(self, seq: Sequence) -> None:
+        self._scale.answer(seq, int(seq.request_id), self._running[seq.request_id], self._limit)
+
+    def forget(self, seq: Sequence) -> None:
+        del self._running[seq.request_id]
 
 
-def _compute(cache: PrefixCache, seq: Sequence, until: int, step: int) -> None:
-    while seq.num_computed < until:
-        end = min(seq.num_computed + step, until)
+def _one_by_one(step: int, cache: PrefixCache, sequences: Iterable[Sequence], answer: Answer) -> Iterator[Sequence]:
+    for seq in sequences:
+        cache.admit(seq)
+        _compute(cache, seq, step)
+        answer(seq)
+        _compute(cache, seq, step)
+        cache.release(seq)
+        yield seq
+
+
+def _compute(cache: PrefixCache, seq: Sequence, step: int) -> None:
+    while seq.num_computed < seq.num_tokens:
+        end = min(seq.num_computed + step, seq.num_tokens)
         if not cache.grow(seq, end):
             raise IntegrityError(f"request {seq.request_id} is alone and finds no memory for {end} tokens")
         cache.keep_states(seq)
