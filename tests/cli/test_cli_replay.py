@@ -76,6 +76,7 @@ def test_several_at_once_are_the_same(trace: Path, capsys: pytest.CaptureFixture
         assert main([*args, "--jobs", jobs]) == 0
         told.append(json.loads(capsys.readouterr().out))
     assert told[0] == told[1]
+    assert [run["budget_bytes"] for run in told[1]["runs"]] == [10**6, 2 * 10**6]
 
 
 @pytest.mark.parametrize(
