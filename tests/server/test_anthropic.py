@@ -164,8 +164,10 @@ def test_an_error_in_the_middle_ends_the_stream() -> None:
     engine = FakeEngine()
     engine.fail, engine.fail_after = failed_inside(), 3
     with serving(state_of(engine)) as url:
-        *before, last = events_of(httpx.post(f"{url}{MESSAGES}", json=body(stream=True)))
+        answer = httpx.post(f"{url}{MESSAGES}", json=body(stream=True))
+        *before, last = events_of(answer)
         assert last["error"]["type"] == "api_error"
+        assert last["request_id"] == answer.headers["request-id"]
         assert [event["type"] for event in before].count("content_block_delta") == 3
         assert not any(event["type"] in ("error", "message_delta", "message_stop") for event in before)
         with anthropic.Anthropic(base_url=url, api_key="none", max_retries=0) as client:

@@ -21,6 +21,7 @@ def error_of(answer: httpx.Response, status: int, kind: str) -> str:
     assert told["type"] == "error"
     assert told["error"]["type"] == kind
     assert set(told["error"]) == {"type", "message"}
+    assert told["request_id"] == answer.headers["request-id"]
     message: str = told["error"]["message"]
     return message
 

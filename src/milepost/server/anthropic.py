@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 from fastapi import APIRouter, Request, Response
 from pydantic_core import to_json
@@ -22,6 +23,7 @@ from milepost.server.images import note_images
 from milepost.server.input_usage import input_usage
 from milepost.server.prompts import read_conversation
 from milepost.server.queue_limit import admit
+from milepost.server.request_ids import told_id
 from milepost.server.sampling import check_shared, sampling_params
 from milepost.server.schemas import ChatRequest
 from milepost.server.state import Engine, server_state
@@ -36,9 +38,6 @@ REMOVED = "X-Milepost-Removed"
 
 def _event(content: AnthropicEvent) -> bytes:
     return f"event: {content['type']}\ndata: ".encode() + to_json(content, inf_nan_mode="null") + b"\n\n"
-
-
-WIRE = Wire(_event, anthropic_error)
 
 
 @router.post("/v1/messages")
@@ -61,7 +60,8 @@ async def messages(request: Request) -> Response:
     events = MessageEvents(job, form, engine.tokenizer, inputs, room, diagnose)
     if chat.stream:
         seconds = state.ping_seconds(chat.sse_ping_interval)
-        return await stream_response(request, run(engine, job), events, seconds, WIRE)
+        wire = Wire(_event, partial(anthropic_error, told_id(request.scope)))
+        return await stream_response(request, run(engine, job), events, seconds, wire)
     (output,) = await until_hangup(request, finals(engine, job))
     return ApiResponse(message_of([*events.take((0, output)), *events.end()]))
 

@@ -1,4 +1,4 @@
-"""Anthropic's error object, made of OpenAI's: {"type": "error", "error": {"type", "message"}}."""
+"""Anthropic's error object, made of OpenAI's: {"type": "error", "error": {"type", "message"}, "request_id"}."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def speaks_anthropic(path: str) -> bool:
     return path == PATH or path.startswith(f"{PATH}/")
 
 
-def anthropic_error(status: int, body: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """The same error for a client of Anthropic's API."""
+def anthropic_error(request_id: str, status: int, body: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """The same error for a client of Anthropic's API, whose request has `request_id` in its header."""
     error = body["error"]
     message = str(error["message"])
     if error.get("code") == "context_length_exceeded" and not message.startswith(TOO_LONG):
@@ -41,4 +41,4 @@ def anthropic_error(status: int, body: Mapping[str, Mapping[str, Any]]) -> dict[
     told: dict[str, Any] = {"type": kind, "message": message}
     if error.get("code") == NO_THREADS:
         told["details"] = {"error_code": NO_THREADS, "unsupported": ["thread"]}
-    return {"type": "error", "error": told, "request_id": None}
+    return {"type": "error", "error": told, "request_id": request_id}

@@ -18,6 +18,7 @@ from starlette.types import Scope
 
 from milepost.errors import MilepostError, RequestError
 from milepost.server.anthropic_errors import anthropic_error, speaks_anthropic
+from milepost.server.request_ids import told_id
 
 logger = logging.getLogger("milepost.server")
 
@@ -70,7 +71,7 @@ def error_response(
     headers: Mapping[str, str] | None = None,
 ) -> ApiResponse:
     """OpenAI's error object `body` as an answer to the request of `scope`, in the shape of the API that it asked."""
-    shaped = anthropic_error(status, body) if speaks_anthropic(str(scope["path"])) else body
+    shaped = anthropic_error(told_id(scope), status, body) if speaks_anthropic(str(scope["path"])) else body
     later = {"Retry-After": str(RETRY_SECONDS)} if status in (429, 503) else {}
     return ApiResponse(shaped, status, {**later, **(headers or {})})
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Mapping
+from typing import Any
 
 from fastapi import Request
 from starlette.datastructures import MutableHeaders
@@ -30,10 +32,15 @@ class RequestIds:
 
         async def telling(message: Message) -> None:
             if message["type"] == "http.response.start":
-                MutableHeaders(scope=message)[name] = f"req_{scope[_KEY]}"
+                MutableHeaders(scope=message)[name] = told_id(scope)
             await send(message)
 
         await self.app(scope, receive, telling)
+
+
+def told_id(scope: Mapping[str, Any]) -> str:
+    """As the header has it."""
+    return f"req_{scope[_KEY]}"
 
 
 def id_of(request: Request) -> str:
