@@ -50,6 +50,15 @@ class LeastValue(Generic[T]):
             self._push(value, thing)
         return None
 
+    @property
+    def num_listed(self) -> int:
+        return len(self._live)
+
+    def look_again(self) -> None:
+        """All values may have fallen."""
+        for thing in [thing for _, entry, thing in self._heap if thing.entry == entry]:
+            self.offer(thing)
+
     def withdraw(self, thing: T) -> None:
         self._live.pop(thing.entry, None)
         thing.entry = 0

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from milepost.cache.policies import greedy_dual_size, lru, marconi, thinning
+from milepost.cache.policies import greedy_dual_size, lru, marconi, returns, thinning
 from milepost.cache.policies.policy import Build
 
 POLICIES: Mapping[str, Build] = {
+    "returns": returns.build,
     "thinning": thinning.build,
     "lru": lru.build,
     "lru-2048": lru.build,
