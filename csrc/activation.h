@@ -6,11 +6,11 @@
 namespace milepost {
 
 /// out = f(x), rows of `size` values; out is dense.
-template <typename T, typename F>
-void each_value(const T* x, RowPlaces places, T* out, std::int64_t rows, std::int64_t size, F f) {
+template <typename T, typename To, typename F>
+void each_value(const T* x, RowPlaces places, To* out, std::int64_t rows, std::int64_t size, F f) {
     for_row_parts(rows, size, [&](std::int64_t row, std::int64_t first, std::int64_t count) {
         const T* from = x + places(row) + first;
-        T* to = out + row * size + first;
+        To* to = out + row * size + first;
         for_lanes(count, [&](std::int64_t i, std::int64_t n) { store_upto(to + i, f(load_upto(from + i, n)), n); });
     });
 }

@@ -6,10 +6,10 @@ namespace milepost {
 
 // RowPlaces come as three numbers: inner, outer stride, inner stride.
 
-template <typename T, typename F>
+template <typename T, typename To = T, typename F>
 void bind_function(nb::module_& m, const char* name, F f) {
     define(m, name, [f](Address x, Int inner, Int outer, Int step, Address out, Int rows, Int size) {
-        each_value(at<const T>(x), {inner, outer, step}, at<T>(out), rows, size, f);
+        each_value(at<const T>(x), {inner, outer, step}, at<To>(out), rows, size, f);
     });
 }
 
@@ -41,6 +41,7 @@ inline void bind_activation(nb::module_& m) {
     bind_function<bf16>(m, "sigmoid_bf16", [](vf x) { return sigmoid(x); });
     bind_function<float>(m, "softplus_f32", [](vf x) { return softplus(x); });
     bind_function<bf16>(m, "softplus_bf16", [](vf x) { return softplus(x); });
+    bind_function<bf16, float>(m, "wide_bf16", [](vf x) { return x; });
     bind_soft_cap<float>(m, "soft_cap_f32");
     bind_soft_cap<bf16>(m, "soft_cap_bf16");
     bind_pair<float>(m, "silu_mul_f32", silu_mul<float>);

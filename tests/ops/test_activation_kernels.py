@@ -74,6 +74,17 @@ def test_against_the_reference(kernels: OpsIn, shape: tuple[int, ...], dtype: to
         close(pair(kernels(dtype), x, y), pair(reference, x, y), atol)  # type: ignore[arg-type]
 
 
+@EACH_DTYPE
+@pytest.mark.parametrize("shape", SHAPES)
+def test_wide_is_the_same_value_in_fp32(kernels: OpsIn, shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    x = drawn((*shape[:-1], shape[-1] + 3), dtype, 0)
+    x.view(-1)[:2] = torch.tensor([torch.inf, -0.0])[: x.numel()]
+    for values in (x, x[..., 1:-2]):
+        out = kernels(dtype).wide(values)
+        assert out.dtype == torch.float32
+        assert torch.equal(out.view(torch.int32), values.float().view(torch.int32))
+
+
 def test_the_tensors_dtype_counts_not_the_models(kernels: OpsIn) -> None:
     x, y = drawn((3, 20), torch.float32, 0), drawn((3, 20), torch.float32, 1)
     ops = kernels(torch.bfloat16)

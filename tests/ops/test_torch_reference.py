@@ -68,9 +68,9 @@ def test_rotate_half_leaves_the_rest_of_a_head_alone() -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("num_rows", [2, 3, 7, 33, 100])
 def test_ops_that_claim_independent_rows_have_them(num_rows: int, dtype: torch.dtype) -> None:
-    # embed, pack and store_kv copy
+    # embed, pack, store_kv and wide copy
     compared = {"add", "mul", "offset_rms_norm", "rms_norm", "rotate_half", "soft_cap"}
-    assert compared | {"embed", "pack", "store_kv"} == reference.ROW_INDEPENDENT
+    assert compared | {"embed", "pack", "store_kv", "wide"} == reference.ROW_INDEPENDENT
     generator = torch.Generator().manual_seed(num_rows)
     for size in (8, 17, 100, 576, 4097):
         x, weight = (torch.randn(shape, generator=generator).to(dtype) for shape in ((num_rows, size), (size,)))

@@ -103,14 +103,14 @@ class GatedDelta(DecayRates):
         mixed = self.conv1d(projected.mixed, buffers, batch, silu=True)
         q, k, v = torch.split(mixed, list(s.conv_sections), dim=-1)
         q, k = (part.view(-1, s.num_key_heads, s.key_dim) for part in (q, k))
-        steps = ops.softplus(projected.decay.float() + self.dt_bias)
+        steps = ops.softplus(ops.wide(projected.decay) + self.dt_bias)
         window = buffers.window
         out = ops.gated_delta(
             ops.l2_norm(q, NORM_EPS, s.key_dim**-0.5),
             ops.l2_norm(k, NORM_EPS),
             v.view(-1, s.num_value_heads, s.value_dim),
             steps * self.rates,
-            ops.sigmoid(projected.rate.float()),
+            ops.sigmoid(ops.wide(projected.rate)),
             buffers.checkpoint["state"],
             window["k"],
             window["u"],

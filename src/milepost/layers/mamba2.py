@@ -116,7 +116,7 @@ class Mamba2(DecayRates):
         mixed = self.conv1d(mixed, buffers, batch, silu=True)
         inputs, keys, queries = torch.split(mixed, [s.inner_size, s.group_size, s.group_size], -1)
         by_head = inputs.view(-1, s.num_heads, s.head_dim)
-        dt = self.ops.softplus(dt.float() + self.dt_bias).clamp(*s.dt_limit)
+        dt = self.ops.softplus(self.ops.wide(dt) + self.dt_bias).clamp(*s.dt_limit)
         window = buffers.window
         out = self.ops.mamba2(
             queries.view(-1, s.num_groups, s.state_size),

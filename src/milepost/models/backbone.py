@@ -72,7 +72,7 @@ class BackboneLM(Model):
         return self.backbone.norm_f(x.to(dtype))
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        return self.lm_head(hidden).float()
+        return self.lm_head.ops.wide(self.lm_head(hidden))
 
     def layer_specs(self) -> LayerSpecs:
         return self.backbone.specs

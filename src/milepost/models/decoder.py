@@ -82,7 +82,7 @@ class CausalLM(Model):
         return self.model.norm(x)
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        return self.lm_head(hidden).float()
+        return self.lm_head.ops.wide(self.lm_head(hidden))
 
     def layer_specs(self) -> LayerSpecs:
         return self.model.specs

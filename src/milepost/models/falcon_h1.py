@@ -109,7 +109,7 @@ class FalconH1(Model):
         return self.model.final_layernorm(x)
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        return self.lm_head(hidden).float() * self.logits_scale
+        return self.lm_head.ops.wide(self.lm_head(hidden)) * self.logits_scale
 
     def layer_specs(self) -> LayerSpecs:
         return self.model.specs

@@ -103,7 +103,7 @@ class Gemma3(Model):
         return self.model.norm(x)
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        logits = self.lm_head(hidden).float()
+        logits = self.lm_head.ops.wide(self.lm_head(hidden))
         return logits if self.final_soft_cap is None else self.ops.soft_cap(logits, self.final_soft_cap)
 
     def layer_specs(self) -> LayerSpecs:

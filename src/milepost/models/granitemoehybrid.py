@@ -113,7 +113,7 @@ class GraniteMoeHybrid(Model):
         return self.model.norm(x)
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        return self.lm_head(hidden).float() / self.logits_divisor
+        return self.lm_head.ops.wide(self.lm_head(hidden)) / self.logits_divisor
 
     def layer_specs(self) -> LayerSpecs:
         return self.model.specs

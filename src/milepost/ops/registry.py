@@ -42,6 +42,7 @@ class Ops:
     sigmoid_mul: Callable[..., torch.Tensor]
     soft_cap: Callable[..., torch.Tensor]
     softplus: Callable[..., torch.Tensor]
+    wide: Callable[..., torch.Tensor]
     add: Callable[..., torch.Tensor]
     mul: Callable[..., torch.Tensor]
     scan_output: Callable[..., torch.Tensor]

@@ -19,6 +19,7 @@ from milepost.ops.cpu.activation import (
     silu_mul,
     soft_cap,
     softplus,
+    wide,
 )
 from milepost.ops.cpu.attention import paged_attention, store_kv
 from milepost.ops.cpu.conv import causal_conv
@@ -50,6 +51,7 @@ KERNELS: dict[str, Callable[..., object]] = {
     "sigmoid_mul": sigmoid_mul,
     "soft_cap": soft_cap,
     "softplus": softplus,
+    "wide": wide,
     "add": add,
     "mul": mul,
     "scan_output": scan_output,

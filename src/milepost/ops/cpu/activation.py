@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 
 from milepost.ops.cpu.kernels import Kernels
@@ -18,6 +20,12 @@ def sigmoid(lib: Kernels, x: torch.Tensor) -> torch.Tensor:
 
 def softplus(lib: Kernels, x: torch.Tensor) -> torch.Tensor:
     return _each(lib, "softplus", x)
+
+
+def wide(lib: Kernels, x: torch.Tensor) -> torch.Tensor:
+    if x.dtype == torch.float32:
+        return x
+    return _into(lib.typed("wide", x.dtype), x, lib.empty(x.shape, torch.float32))
 
 
 def soft_cap(lib: Kernels, x: torch.Tensor, cap: float) -> torch.Tensor:
@@ -49,8 +57,11 @@ def mul(lib: Kernels, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 
 
 def _each(lib: Kernels, name: str, x: torch.Tensor, *more: float) -> torch.Tensor:
+    return _into(lib.typed(name, x.dtype), x, lib.dense_like(x), *more)
+
+
+def _into(run: Callable[..., None], x: torch.Tensor, out: torch.Tensor, *more: float) -> torch.Tensor:
     """A dense tensor is one long row."""
-    out, run = lib.dense_like(x), lib.typed(name, x.dtype)
     if x.is_contiguous():
         run(x.data_ptr(), 1, 0, 0, out.data_ptr(), 1, x.numel(), *more)
     else:

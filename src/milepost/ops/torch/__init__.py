@@ -10,6 +10,7 @@ from milepost.ops.torch.activation import (
     silu_mul,
     soft_cap,
     softplus,
+    wide,
 )
 from milepost.ops.torch.attention import paged_attention, store_kv
 from milepost.ops.torch.conv import causal_conv
@@ -22,7 +23,7 @@ from milepost.ops.torch.rope import rope_angles, rotate_half
 from milepost.ops.torch.selective_scan import selective_scan
 
 ROW_INDEPENDENT = frozenset(
-    {"add", "embed", "mul", "offset_rms_norm", "pack", "rms_norm", "rotate_half", "soft_cap", "store_kv"}
+    {"add", "embed", "mul", "offset_rms_norm", "pack", "rms_norm", "rotate_half", "soft_cap", "store_kv", "wide"}
 )
 """Ops here whose bits of a row do not depend on how its sequence is cut into pieces or on what shares the batch (tests
 hold them to it). Torch's matrix products and attention choose their order of sums by the number of rows, and its silu,
@@ -56,5 +57,6 @@ __all__ = [
     "silu_mul",
     "soft_cap",
     "softplus",
+    "wide",
     "store_kv",
 ]

@@ -9,6 +9,11 @@ def silu(x: torch.Tensor) -> torch.Tensor:
     return F.silu(x.contiguous())
 
 
+def wide(x: torch.Tensor) -> torch.Tensor:
+    """x in fp32."""
+    return x.float()
+
+
 def silu_mul(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
     """silu(gate) * up, elementwise (SwiGLU: Shazeer, 2020). Same shape and dtype as its inputs."""
     return F.silu(gate) * up
