@@ -84,6 +84,18 @@ def test_short_prompts_resume_from_the_empty_prefix_of_their_own_scope() -> None
     assert cache.admit(other) == 0
 
 
+def test_a_scope_that_knows_no_whole_block() -> None:
+    cache = cache_with_ends()
+    leave(cache, TEXT[:7])
+    assert resumed(cache, TEXT[:9]) == 7
+
+
+def test_a_prompt_that_ends_on_the_grid_has_no_rows_behind_it() -> None:
+    cache = cache_with_ends()
+    leave(cache, TEXT[:128])
+    assert (resumed(cache, TEXT[:128]), resumed(cache, TEXT[:129])) == (64, 128)
+
+
 def test_the_end_of_a_prompt_stays_when_its_answer_goes_on_for_long() -> None:
     cache = cache_with_ends()
     leave(cache, TEXT[:400], answer=180)

@@ -50,7 +50,7 @@ def test_prewarm_pin_list_and_unpin_on_a_real_model() -> None:
             "object": "cache.prefix",
             "num_tokens": 200,
             "num_cached_tokens": 0,
-            "num_resident_tokens": 200,
+            "num_resident_tokens": 192,
             "pinned": False,
         }
         assert listed(http) == []

@@ -278,11 +278,11 @@ class PrefixCache:
         return limit
 
     def resident(self, tokens: Many[int], scope: Scope = "") -> int:
-        """How many of these tokens a longer text would resume now."""
+        """How many of these tokens a longer text would resume now, at least: what is kept behind the last state goes
+        first."""
         packed = bytearray()
         pack(packed, tokens)
-        found = self._search.at_states(scope, packed, len(tokens))
-        return self._search.behind(found, scope, packed, len(tokens)).resumed
+        return self._search.at_states(scope, packed, len(tokens)).resumed
 
     def reset(self) -> bool:
         """Forgets every prefix, pinned ones too; False, and nothing changed, while a sequence holds memory."""

@@ -49,13 +49,14 @@ class Search:
         whole = resumed // BLOCK_SIZE * BLOCK_SIZE
         if not self._memory.block_bytes:
             return replace(found, resumed=resumed, end=end)
-        if found.node is None or found.matched < whole:
+        if found.matched < whole:
             return found
         if resumed == whole:
             return replace(found, resumed=resumed, end=end)
         if end.block is not None and whole == end.end // BLOCK_SIZE * BLOCK_SIZE:
             return replace(found, resumed=resumed, end=end, block=end.block)
-        known = self._tree.block_like(found.node, found.matched, packed, resumed)
+        node = found.node
+        known = None if node is None else self._tree.block_like(node, found.matched, packed, resumed)
         if known is not None:
             return replace(found, resumed=resumed, end=end, block=known[1], block_node=known[0])
         return replace(found, resumed=whole, end=end) if whole > found.resumed and self._ends.cuttable else found
