@@ -44,7 +44,7 @@ RECORDING: list[dict[str, Any]] = [
     {"t_ms": 2.5, "scope": 1, "in": 70, "out": 4, "blocks": [6]},
 ]
 PARTS = {
-    "1_sys_prompt": [{"sys_prompt_id": 1, "token_length": 100}],
+    "1_sys_prompt": [{"sys_prompt_id": part, "token_length": size} for part, size in ((1, 100), (5, 64), (6, 64))],
     "2_passages": [{"passage_id": 2, "token_length": 50}, {"passage_id": 3, "token_length": 60}],
     "3_history": [],
     "4_user_input": [{"user_input_id": 4, "token_length": 20}],
@@ -61,8 +61,8 @@ def written(path: Path, records: list[dict[str, Any]]) -> Path:
     return path
 
 
-def pulse(timestamp: str, passages: list[int], length: int) -> dict[str, Any]:
-    parts = {"sys_prompt": [1], "passages_ids": passages, "history": [], "web_search": [], "user_input": [4]}
+def pulse(timestamp: str, passages: list[int], length: int, system: int = 1) -> dict[str, Any]:
+    parts = {"sys_prompt": [system], "passages_ids": passages, "history": [], "web_search": [], "user_input": [4]}
     return {"timestamp": timestamp, "input_length": length, "output_length": 1, "hash_ids": parts}
 
 
@@ -107,6 +107,14 @@ def test_ragpulse_blocks_are_equal_where_the_same_parts_lie_at_the_same_places(t
     assert short[1] != other[1]
 
 
+def test_ragpulse_blocks_behind_different_ones_are_different(tmp_path: Path) -> None:
+    folder = ragpulse(tmp_path)
+    (folder / "0_trace.jsonl.gz").unlink()
+    written(folder / "0_trace.jsonl", [pulse("1", [3], 150, system=5), pulse("2", [3], 150, system=6)])
+    one, other = (set(blocks) for *_, blocks in told(open_trace(folder / "0_trace.jsonl")))
+    assert (len(one), len(other), one & other) == (2, 2, set())
+
+
 def test_a_recording_has_sizes_and_is_put_in_order(tmp_path: Path) -> None:
     trace = open_trace(written(tmp_path / "trace", RECORDING))
     assert trace.sizes == Sizes(192, 23040, "tiny")
@@ -125,6 +133,13 @@ def test_a_recordings_torn_last_line_is_passed_over(tmp_path: Path, cut: int) ->
     path = tmp_path / "trace"
     path.write_text(lines(RECORDING)[: -1 - cut])
     assert len(told(open_trace(path))) == 1
+
+
+def test_a_torn_last_line_of_another_format_is_damage(tmp_path: Path) -> None:
+    path = tmp_path / "trace"
+    path.write_text(lines(MOONCAKE)[:-5])
+    with pytest.raises(TraceError, match="line 2"):
+        told(open_trace(path))
 
 
 def test_gzip_by_content_whatever_the_name(tmp_path: Path) -> None:
