@@ -14,6 +14,7 @@ def test_the_best_that_a_server_has_with_the_memory_that_is_enough():
     assert (advice.bound, advice.feasible, advice.ceiling) == (0.55, 0.5, 0.6)
     assert advice.by_budget == {4 * GB: 0.30, 8 * GB: 0.47, 16 * GB: 0.49}
     assert (advice.other, advice.other_rate) == ("lru", 0.3)
+    assert (advice.best, advice.best_rate) == ("oracle", 0.5)
     assert advice.excess == pytest.approx(0.7 / 0.53 - 1)
 
 

@@ -25,8 +25,9 @@ Run = Mapping[str, Any]
 @dataclass(frozen=True, slots=True)
 class Advice:
     """`flags`: of `milepost serve`, None where no server has the policy. `other`: the baseline, or the best of the
-    others, None where there is none. `bound`, `feasible`: of the budget, `ceiling`: of endless memory, None where they
-    are not known. `by_budget`: the policy's hit rate with each memory that was tried, ascending."""
+    others, None where there is none. `best`: of the policies that no server has, who resumes most with that memory.
+    `bound`, `feasible`: of the budget, `ceiling`: of endless memory, None where they are not known. `by_budget`: the
+    policy's hit rate with each memory that was tried, ascending."""
 
     policy: str
     flags: str | None
@@ -34,6 +35,8 @@ class Advice:
     hit_rate: float
     other: str | None
     other_rate: float
+    best: str | None
+    best_rate: float
     bound: float | None
     feasible: float | None
     ceiling: float | None
@@ -59,7 +62,10 @@ def choose(report: Report, budget_bytes: int | None = None) -> Advice | None:
     own = {run["budget_bytes"]: run for run in runs if run["policy"] == policy}
     chosen = own[budget_bytes or _enough(own)]
     budget = _at(report["budgets"], "bytes", chosen["budget_bytes"]) or {}
-    other = _other(run for run in runs if run["budget_bytes"] == chosen["budget_bytes"] and run["policy"] != policy)
+    same = [run for run in runs if run["budget_bytes"] == chosen["budget_bytes"]]
+    other = _other(run for run in same if run["policy"] != policy)
+    unserved = (run for run in same if run.get("flags") is None)
+    best = max(unserved, key=lambda run: run["hit_rate"], default=None)
     return Advice(
         policy=policy,
         flags=chosen.get("flags"),
@@ -67,6 +73,8 @@ def choose(report: Report, budget_bytes: int | None = None) -> Advice | None:
         hit_rate=chosen["hit_rate"],
         other=other["policy"] if other else None,
         other_rate=other["hit_rate"] if other else 0.0,
+        best=best["policy"] if best else None,
+        best_rate=best["hit_rate"] if best else 0.0,
         bound=budget.get("upper_bound"),
         feasible=budget.get("feasible"),
         ceiling=(report.get("ceiling") or {}).get("hit_rate"),

@@ -15,7 +15,7 @@ from html import escape
 from pathlib import Path
 from string import Template
 
-from milepost.sim.report.choice import Advice, Report, choose
+from milepost.sim.report.choice import EQUAL, Advice, Report, choose
 from milepost.sim.report.words import as_flag, in_bytes, in_time, percent
 
 ASSETS = Path(__file__).parent / "assets"
@@ -83,6 +83,9 @@ def _gain(advice: Advice) -> str:
     told = []
     if advice.other is not None:
         told.append(f"With the same memory {escape(advice.other)} {_against(advice)}.")
+    is_less = 1 - advice.hit_rate > (1 + EQUAL) * (1 - advice.best_rate)
+    if is_less and advice.best not in (None, advice.other):
+        told.append(f"{escape(str(advice.best))}, which no server has, resumes {percent(advice.best_rate)}.")
     if advice.bound is not None:
         told.append(f"No policy can pass {percent(advice.bound)} there.")
     more = {size: rate for size, rate in advice.by_budget.items() if size > advice.budget_bytes}
