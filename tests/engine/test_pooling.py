@@ -6,8 +6,10 @@ import pytest
 import torch
 from tiny_engine import MakeEngine, add, drain, random_prompts
 
+from milepost.engine import runner
 from milepost.engine.engine import Engine
-from milepost.errors import RequestError
+from milepost.engine.scheduler import Piece
+from milepost.errors import RequestError, RequestFailed
 from milepost.models.loader.load import LoadedModel
 from milepost.outputs import RequestOutput
 from milepost.sampling_params import SamplingParams
@@ -34,6 +36,28 @@ def rows_of(engine: Engine, prompt: list[int]) -> torch.Tensor:
     drain(engine)
     hook.remove()
     return torch.cat(seen)
+
+
+def test_a_vector_that_cannot_be_made_fails_its_request_alone(
+    make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beside it, in the same step, another reads its prompt."""
+    prompts = random_prompts(2, 90, seed=4)
+    engine, alone = make_engine(num_blocks=400), make_engine(num_blocks=400)
+
+    def planted(piece: Piece, hidden: torch.Tensor) -> torch.Tensor | None:
+        if piece.seq.params.pooling:
+            raise RuntimeError("planted")
+        return None
+
+    monkeypatch.setattr(runner, "pooled_rows", planted)
+    answer = SamplingParams(temperature=0, max_tokens=5, ignore_eos=True)
+    add(engine, "vector", prompts[0], wanted("mean"))
+    add(engine, "text", prompts[1], answer)
+    add(alone, "text", prompts[1], answer)
+    done, expected = drain(engine), drain(alone)
+    assert isinstance(done["vector"].error, RequestFailed)
+    assert done["text"].outputs[0].token_ids == expected["text"].outputs[0].token_ids
 
 
 @pytest.mark.parametrize("pooling", POOLINGS)
