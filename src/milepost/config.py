@@ -35,6 +35,8 @@ class EngineConfig:
     prefix_cache_retention_interval  tokens between the recurrent states that are kept, a multiple of 64; 0: only those
                             at prompts' and answers' ends, where prompts part, at the ends of a chat's messages and at
                             clients' breakpoints; None: every 64 tokens
+    prefix_cache_policy     what goes first when memory is short: "thinning", or "returns", which learns from who comes
+                            back (`cache/policies/`)
     seed                    of the random numbers of requests that bring no seed; None: another one at each start
     chat_template           replaces the model's own: a jinja file or, as vLLM also takes it, the template itself
     generation_config       "auto": the model's generation_config.json gives sampling defaults; "vllm": it does not
@@ -50,6 +52,7 @@ class EngineConfig:
     enable_prefix_caching: bool = True
     kv_cache_memory_bytes: int | None = None
     prefix_cache_retention_interval: int | None = None
+    prefix_cache_policy: str = "thinning"
     seed: int | None = 0
     scheduling_policy: str = "fcfs"
     served_model_name: str | None = None

@@ -41,7 +41,8 @@ def test_a_table_of_hit_rates_between_the_limits(trace: Path, capsys: pytest.Cap
 def test_json_and_page_are_the_same_report(trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     page = tmp_path / "report.html"
     told = json.loads(asked(capsys, str(trace), "--memory", "10MB", "--html", str(page), "--json"))
-    assert {run["policy"]: run["flags"] for run in told["runs"]} == dict.fromkeys(POLICIES) | {DEFAULT: ""}
+    flags = {DEFAULT: "", "returns": "--prefix-cache-policy returns"}
+    assert {run["policy"]: run["flags"] for run in told["runs"]} == dict.fromkeys(POLICIES) | flags
     assert told["advice"]["policy"] == DEFAULT
     shown = page.read_text().partition('id="report">')[2].partition("</script>")[0]
     assert json.loads(shown) == told

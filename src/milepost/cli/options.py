@@ -79,6 +79,14 @@ PrefixCacheRetentionInterval = Annotated[
         show_default="every 64 tokens",
     ),
 ]
+PrefixCachePolicy = Annotated[
+    str,
+    typer.Option(
+        metavar="NAME",
+        help="What goes first when the prefix cache is full. thinning: what saves least for its size; returns: what is "
+        "least likely to be asked for again, learnt from who comes back.",
+    ),
+]
 Seed = Annotated[int | None, typer.Option(help="Of the random numbers of requests that bring no seed.")]
 ChatTemplate = Annotated[
     str | None,

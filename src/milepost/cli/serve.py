@@ -39,6 +39,7 @@ def serve(
     generation_config: options.GenerationConfig = EngineConfig.generation_config,
     enable_prefix_caching: options.EnablePrefixCaching = EngineConfig.enable_prefix_caching,
     prefix_cache_retention_interval: options.PrefixCacheRetentionInterval = None,
+    prefix_cache_policy: options.PrefixCachePolicy = EngineConfig.prefix_cache_policy,
     scheduling_policy: options.SchedulingPolicy = EngineConfig.scheduling_policy,
     num_threads: options.NumThreads = None,
     api_key: Annotated[
@@ -127,6 +128,7 @@ def serve(
         enable_prefix_caching=enable_prefix_caching,
         kv_cache_memory_bytes=kv_cache_memory_bytes,
         prefix_cache_retention_interval=options.parse_interval(prefix_cache_retention_interval),
+        prefix_cache_policy=prefix_cache_policy,
         seed=seed,
         scheduling_policy=scheduling_policy,
         served_model_name=names[0] if names else None,

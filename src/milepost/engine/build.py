@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 
 from milepost.cache.memory import Memory
+from milepost.cache.policies.registry import DEFAULT, policy_named
 from milepost.cache.prefix_cache import PrefixCache
 from milepost.cache.retention import Retention
 from milepost.config import EngineConfig, chat_template_text
@@ -45,7 +46,8 @@ Progress = Callable[[int, int], None]
 
 def build_engine(config: EngineConfig, progress: Progress | None = None) -> Engine:
     """Loads `config.model` and fits it to the machine; raises `ModelError` or `ConfigError` with a hint."""
-    Retention(config.prefix_cache_retention_interval)  # an interval that cannot work is told before anything is read
+    Retention(config.prefix_cache_retention_interval)  # what cannot work is told before anything is read
+    policy_named(config.prefix_cache_policy)
     set_threads(config.num_threads)
     source = open_model(config.model, config.dtype)
     sampling_defaults(source, config.generation_config)  # a bad file is told before the weights are read, too
@@ -73,6 +75,7 @@ def assemble(loaded: LoadedModel, config: EngineConfig, clock: Callable[[], floa
         num_seqs=plan.num_seqs,
         retention=Retention(config.prefix_cache_retention_interval),
         enabled=config.enable_prefix_caching,
+        policy=policy_named(config.prefix_cache_policy),
         num_ends=plan.num_ends,
         cuttable=cuttable(specs),
     )
@@ -80,6 +83,8 @@ def assemble(loaded: LoadedModel, config: EngineConfig, clock: Callable[[], floa
     pools = allocate_pools(specs, cache.num_blocks, cache.num_slots, cache.num_windows, dtype, device)
     memory.give_back = pools.give_back
     logger.info(caching_line(cache))
+    if config.prefix_cache_policy != DEFAULT:
+        logger.info("what goes first under pressure: policy %s, as asked", config.prefix_cache_policy)
     if config.prefix_cache_retention_interval is not None and not (cache.enabled and cache.has_states):
         why = "this model has no recurrent layers" if cache.enabled else "prefix caching is off"
         logger.warning("--prefix-cache-retention-interval changes nothing: %s", why)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from milepost.cache.policies.registry import POLICIES
+from milepost.cache.policies.registry import DEFAULT, POLICIES, SERVED, flag_of
 from milepost.sim.cost import Cost
 from milepost.sim.replay import Setting, look, replay
 from milepost.sim.report.choice import BASELINE, choose
@@ -23,13 +23,14 @@ FindBounds = Callable[[Trace, Sizes, list[int]], Mapping[int, Bounds]]
 
 
 def candidates(trace: Trace, sizes: Sizes) -> dict[str | None, Setting]:
-    """By flags: the engine's own policy with each retention that differs from the default in this trace; None: the
-    baseline, which no server has."""
+    """By flags: the engine's own policy with each retention that differs from the default in this trace, and the other
+    policies that it has; None: the baseline, which no server has."""
     found: dict[str | None, Setting] = {"": Setting(DEFAULT_NAME)}
     for interval in INTERVALS if sizes.checkpoint_bytes else ():
         if interval == 0 or interval > trace.block_size:
             setting = Setting(f"interval {interval}", interval=interval)
             found[f"--prefix-cache-retention-interval {interval}"] = setting
+    found |= {flag_of(name): Setting(name, POLICIES[name]) for name in SERVED if name != DEFAULT}
     if BASELINE in POLICIES:
         found[None] = Setting(BASELINE, POLICIES[BASELINE])
     return found

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from milepost.cache.policies.registry import DEFAULT, INTERVALS, POLICIES
+from milepost.cache.policies.registry import INTERVALS, POLICIES, flag_of
 from milepost.sim.formats.registry import open_trace
 from milepost.sim.play import Scale
 from milepost.sim.replay import Setting, look, replay
@@ -38,10 +38,12 @@ class Tried:
 
     @property
     def flags(self) -> str | None:
-        """Of `milepost serve`; it has the default policy alone."""
-        if self.policy != DEFAULT:
+        """Of `milepost serve`; None where it does not have the policy."""
+        policy = flag_of(self.policy)
+        if policy is None:
             return None
-        return "" if self.interval is None else f"--prefix-cache-retention-interval {self.interval}"
+        interval = "" if self.interval is None else f"--prefix-cache-retention-interval {self.interval}"
+        return " ".join(filter(None, (policy, interval)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from milepost.cache.policies import greedy_dual_size, lru, marconi, returns, thinning
 from milepost.cache.policies.policy import Build
+from milepost.errors import ConfigError
 
 POLICIES: Mapping[str, Build] = {
     "returns": returns.build,
@@ -27,3 +28,20 @@ INTERVALS: Mapping[str, int] = {
 
 DEFAULT = "thinning"
 """The engine's."""
+
+SERVED = (DEFAULT, "returns")
+"""Those that an engine takes: `prefix_cache_policy`. The others are for comparison."""
+
+
+def policy_named(name: str) -> Build:
+    """ConfigError for one that no engine takes."""
+    if name not in SERVED:
+        raise ConfigError(f"--prefix-cache-policy cannot be {name!r}", f"one of: {', '.join(SERVED)}")
+    return POLICIES[name]
+
+
+def flag_of(name: str) -> str | None:
+    """Of `milepost serve`; "" for the default, None where there is none."""
+    if name == DEFAULT:
+        return ""
+    return f"--prefix-cache-policy {name}" if name in SERVED else None
