@@ -45,6 +45,15 @@ def test_commands(loaded, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
     assert "/exit ends" in capsys.readouterr().err
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """What is started in the background of a shell ignores interrupts."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_interrupt_stops_the_answer_only(loaded, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     loaded.engine.step_s = 0.001
     steps = loaded.engine._steps

@@ -105,6 +105,7 @@ def test_a_prefix_is_resumed_from_its_second_sighting_on(family: str, caplog: py
         prompt = shared + [rng.randrange(199) for _ in range(20)]
         add(engine, str(i), prompt, SamplingParams(temperature=0.0, max_tokens=8, ignore_eos=True))
         output = drain(engine)[str(i)]
-        assert output.num_cached_tokens == (150 // unit * unit if i else 0)
+        known = (150 // unit * unit, 150) if i else (0,)  # to the token where there is room for ends
+        assert output.num_cached_tokens in known
         assert tokens(output) == list(generate(model_of(family), prompt, 8))
     engine.scheduler.cache.check([])
