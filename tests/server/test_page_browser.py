@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -96,7 +97,7 @@ def test_a_chat_and_what_its_second_turn_reuses(page: Page, tiny: str) -> None:
     expect(answers.first.locator(".why")).to_have_text("Nothing known begins like this prompt.")
     ask(page, "Ada goes to the cellar. Where is Ada?")
     expect(answers.nth(1).locator(".speed")).to_contain_text("first after")
-    expect(answers.nth(1).locator(".reused")).to_contain_text("reused 64 of")
+    expect(answers.nth(1).locator(".reused")).to_contain_text(re.compile(r"reused (6[4-9]|[7-9]\d) of"))
     expect(answers.nth(1).locator(".reuse .resumed")).to_be_visible()
     expect(page.locator("#context-text")).to_contain_text("of 4,096")
     assert int(page.locator("#context-meter").get_attribute("aria-valuenow") or 0) > 64
