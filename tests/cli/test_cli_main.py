@@ -22,7 +22,8 @@ from milepost.cli.main import main
 try:
     main(["serve", "--help"])
 finally:
-    print([name for name in ("torch", "fastapi", "uvicorn", "transformers", "tokenizers") if name in sys.modules])
+    heavy = ("torch", "fastapi", "uvicorn", "transformers", "tokenizers", "numpy")
+    print([name for name in heavy if name in sys.modules])
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from milepost.errors import TraceError
-from milepost.sim.formats.registry import open_trace
+from milepost.sim.formats import NAMES
+from milepost.sim.formats.registry import FORMATS, open_trace
 from milepost.sim.sizes import Sizes
 from milepost.sim.trace import Trace
 
@@ -214,3 +215,7 @@ def test_coarser_blocks_and_parts_of_a_trace(tmp_path: Path) -> None:
     assert trace.coarse(1) is trace
     assert told(trace.take(0.5, 1.0)) == told(trace)[1:]
     assert all(request.blocks.dtype == np.int64 for request in coarse)
+
+
+def test_the_names_that_are_told_are_those_of_the_formats() -> None:
+    assert tuple(FORMATS) == NAMES

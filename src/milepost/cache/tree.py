@@ -90,6 +90,11 @@ class Node:
         """Depth of its last checkpoint; its start if it has none."""
         return self.checkpoints[-1].depth if self.checkpoints else self.start
 
+    @property
+    def is_stranded(self) -> bool:
+        """Whether it goes on behind its last checkpoint, so that nobody can resume at its end."""
+        return not self.checkpoints or self.deepest_checkpoint < self.end
+
 
 class Listener(Protocol):
     """Is told what may go now or is worth less than before, and what is gone."""

@@ -7,18 +7,20 @@ import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from milepost.cli.options import parse_size
 from milepost.errors import ConfigError
-from milepost.sim.advise import Progress
-from milepost.sim.cost import DEFAULT, Cost
-from milepost.sim.formats.registry import FORMATS
-from milepost.sim.report.data import Bounds
+from milepost.sim.formats import NAMES
 from milepost.sim.sizes import Sizes
-from milepost.sim.trace import Trace
+
+if TYPE_CHECKING:
+    from milepost.sim.advise import Progress
+    from milepost.sim.cost import Cost
+    from milepost.sim.report.data import Bounds
+    from milepost.sim.trace import Trace
 
 DEFAULT_SHAPE = "qwen3.5-0.8b"
 ELEMENT_BYTES = 2
@@ -30,7 +32,7 @@ TraceFile = Annotated[
 ]
 Format = Annotated[
     str | None,
-    typer.Option("--format", help=f"Of the trace: {', '.join(FORMATS)}.", show_default="its first line tells"),
+    typer.Option("--format", help=f"Of the trace: {', '.join(NAMES)}.", show_default="its first line tells"),
 ]
 Model = Annotated[
     str | None,
@@ -77,6 +79,8 @@ def sizes_for(trace: Trace, model: str | None, kv_bytes: int | None, checkpoint_
 
 def cost_for(path: Path | None, sizes: Sizes) -> Cost | None:
     """None where nothing is known of the model's times."""
+    from milepost.sim.cost import DEFAULT, Cost
+
     if path is not None:
         return Cost.from_bench(path)
     return DEFAULT if sizes.model.lower() == DEFAULT_SHAPE else None
@@ -84,6 +88,7 @@ def cost_for(path: Path | None, sizes: Sizes) -> Cost | None:
 
 def bounds_of(trace: Trace, sizes: Sizes, budgets: list[int]) -> dict[int, Bounds]:
     from milepost.sim.limits import limits
+    from milepost.sim.report.data import Bounds
 
     return {found.limit_bytes: Bounds(found.upper_bound, found.feasible) for found in limits(trace, sizes, budgets)}
 

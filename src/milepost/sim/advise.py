@@ -31,8 +31,7 @@ def candidates(trace: Trace, sizes: Sizes) -> dict[str | None, Setting]:
             setting = Setting(f"interval {interval}", interval=interval)
             found[f"--prefix-cache-retention-interval {interval}"] = setting
     found |= {flag_of(name): Setting(name, POLICIES[name]) for name in SERVED if name != DEFAULT}
-    if BASELINE in POLICIES:
-        found[None] = Setting(BASELINE, POLICIES[BASELINE])
+    found[None] = Setting(BASELINE, POLICIES[BASELINE])
     return found
 
 

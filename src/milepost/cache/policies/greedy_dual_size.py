@@ -56,7 +56,7 @@ class GreedyDualSize:
             return (1 + thing.hits) * Tree.gap(thing) / memory.checkpoint_bytes
         if not memory.checkpoint_bytes:
             return (1 + thing.hits) * BLOCK_SIZE / memory.block_bytes
-        if not thing.checkpoints or thing.deepest_checkpoint < thing.end:
+        if thing.is_stranded:
             return 0.0  # nobody can resume there
         gap, hits = Tree.gap(thing.checkpoints[-1]), max(thing.hits, thing.checkpoints[-1].hits)
-        return (1 + hits) * gap / (gap // BLOCK_SIZE * memory.block_bytes + memory.checkpoint_bytes)
+        return (1 + hits) * gap / memory.prefix_bytes(gap)

@@ -25,8 +25,6 @@ from milepost.cache.policies.policy import Build, Facts, Policy, Thing
 from milepost.cache.tree import Checkpoint, Node, Tree
 from milepost.specs import BLOCK_SIZE
 
-ALPHAS = (0.1, 0.5, 1.0, 2.0)
-
 STRANDED = -1.0
 """Efficiency of KV behind its last state: worth nothing to anybody."""
 
@@ -117,13 +115,13 @@ def _efficiency(thing: Thing, facts: Facts) -> float:
     if isinstance(thing, Node):
         if not memory.checkpoint_bytes:
             return BLOCK_SIZE / memory.block_bytes
-        if not thing.checkpoints or thing.deepest_checkpoint < thing.end:
+        if thing.is_stranded:
             return STRANDED
         thing = thing.checkpoints[-1]
     elif _is_fork(thing):
         return FORK
     gap = Tree.gap(thing)
-    return gap / (gap // BLOCK_SIZE * memory.block_bytes + memory.checkpoint_bytes)
+    return gap / memory.prefix_bytes(gap)
 
 
 def _is_fork(checkpoint: Checkpoint) -> bool:

@@ -62,6 +62,10 @@ class StatesAhead:
     depth: int
 
 
+LEVELS: tuple[tuple[Kind, ...], ...] = (("breakpoint",), ("junction", "boundary", "end"), ("grid",))
+"""Kinds of states by importance: a client's word first, then places where texts part or end, then the grid."""
+
+
 class Admission(Protocol):
     def plan(self, ahead: StatesAhead, take: Take) -> None:
         """Takes slots for the points of `ahead.kinds` that are worth them, the most important first."""

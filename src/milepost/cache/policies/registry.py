@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
-from milepost.cache.policies import greedy_dual_size, lru, marconi, returns, thinning
-from milepost.cache.policies.policy import Build
+from milepost.cache.policies import greedy_dual_size, lru, returns, thinning
+from milepost.cache.policies.policy import Build, Facts, Policy
 from milepost.errors import ConfigError
+
+MARCONIS = {f"marconi-{alpha}": alpha for alpha in (0.1, 0.5, 1.0, 2.0)}
+
+
+def _marconi(facts: Facts, alpha: float) -> Policy:
+    from milepost.cache.policies import marconi  # with numpy, which no command needs at its start
+
+    return marconi.build(facts, alpha)
+
 
 POLICIES: Mapping[str, Build] = {
     "returns": returns.build,
@@ -15,14 +25,14 @@ POLICIES: Mapping[str, Build] = {
     "lru-2048": lru.build,
     "lru-ends": lru.build,
     "greedy-dual-size": greedy_dual_size.build,
-    **{f"marconi-{alpha}": marconi.with_alpha(alpha) for alpha in marconi.ALPHAS},
+    **{name: partial(_marconi, alpha=alpha) for name, alpha in MARCONIS.items()},
 }
 
 INTERVALS: Mapping[str, int] = {
     "lru-2048": 2048,
     "lru-ends": 0,
     "greedy-dual-size": 0,
-    **{f"marconi-{alpha}": 0 for alpha in marconi.ALPHAS},
+    **dict.fromkeys(MARCONIS, 0),
 }
 """The retention interval that a policy is meant for, in tokens; the others are for dense states."""
 

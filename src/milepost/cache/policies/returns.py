@@ -30,7 +30,7 @@ from math import inf
 
 from milepost.cache.policies.least_value import LeastValue
 from milepost.cache.policies.pauses import Pause, Pauses
-from milepost.cache.policies.policy import Facts, Policy, StatesAhead, Take, Thing
+from milepost.cache.policies.policy import LEVELS, Facts, Policy, StatesAhead, Take, Thing
 from milepost.cache.retention import Kind, floor_to_grid
 from milepost.cache.tree import Checkpoint, Node, Tree, ancestors
 from milepost.request import Sequence
@@ -51,8 +51,6 @@ TURNS, USES = 6, 6
 
 RANK_EVERY = 0.01
 """Budgets of new bytes after which all values are looked at again: they fall with age."""
-
-_LEVELS: tuple[tuple[Kind, ...], ...] = (("breakpoint",), ("junction", "boundary", "end"), ("grid",))
 
 
 @dataclass(slots=True, eq=False)
@@ -171,7 +169,7 @@ class Returns:
         taken = sorted([ahead.base, *ahead.planned])
         turn = self._turns.get(ahead.seq, 0)
         at_place = self._places.worth(0, 0.0)
-        for level in _LEVELS:
+        for level in LEVELS:
             wanted = [(point, kind) for point, kind in ahead.kinds.items() if kind in level]
             for point, kind in sorted(wanted, key=lambda one: (-(one[0] & -one[0]) / one[0], one[0])):
                 place = bisect_left(taken, point)
@@ -211,12 +209,12 @@ class Returns:
             if node.hits:
                 chance = max(chance, self._places.worth(_doublings(node.hits), self._now - node.last_use))
             return chance * BLOCK_SIZE / block_bytes
-        if not node.checkpoints or node.deepest_checkpoint < node.end:
+        if node.is_stranded:
             return 0.0  # nobody can resume there
         last = node.checkpoints[-1]
         gap = Tree.gap(last)
         chance = self._at_end(node, last.last_use) + self._at_place(last)
-        return chance * gap / (state_bytes + gap // BLOCK_SIZE * block_bytes)
+        return chance * gap / self._memory.prefix_bytes(gap)
 
     def _at_end(self, node: Node, last_use: float) -> float:
         text = self._texts.get(node)

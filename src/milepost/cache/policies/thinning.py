@@ -30,7 +30,7 @@ from math import log2
 
 from milepost.cache.memory import Memory
 from milepost.cache.policies.least_value import LeastValue
-from milepost.cache.policies.policy import Facts, Policy, StatesAhead, Take, Thing
+from milepost.cache.policies.policy import LEVELS, Facts, Policy, StatesAhead, Take, Thing
 from milepost.cache.retention import Kind
 from milepost.cache.tree import Checkpoint, Node, Tree
 from milepost.specs import BLOCK_SIZE, CHUNK
@@ -49,8 +49,6 @@ _INSIDE_BONUS: Mapping[Kind, float] = {
     "junction": PARTING_BONUS,
     "breakpoint": BREAKPOINT_BONUS,
 }
-
-_LEVELS: tuple[tuple[Kind, ...], ...] = (("breakpoint",), ("junction", "boundary", "end"), ("grid",))
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +83,7 @@ class Spread:
 
     def plan(self, ahead: StatesAhead, take: Take) -> None:
         taken = sorted([ahead.base, *ahead.planned])
-        for level in _LEVELS:
+        for level in LEVELS:
             wanted = [(point, kind) for point, kind in ahead.kinds.items() if kind in level]
             for point, kind in sorted(wanted, key=lambda one: (-(one[0] & -one[0]), one[0])):
                 gap = point - taken[bisect_left(taken, point) - 1]
@@ -99,7 +97,7 @@ class Spread:
 def stake_of(thing: Thing, memory: Memory) -> Stake:
     """Of a thing that may go."""
     if isinstance(thing, Node):
-        return _tail(thing, memory.block_bytes, memory.checkpoint_bytes)
+        return _tail(thing, memory)
     bonus = kind_bonus(thing.kind, thing.is_leaf)
     return Stake(_tokens(thing), memory.checkpoint_bytes, thing.last_use, _hits(thing), bonus)
 
@@ -121,15 +119,16 @@ def kind_bonus(kind: Kind, is_leaf: bool) -> float:
     return LEAF_BONUS if is_leaf else _INSIDE_BONUS[kind]
 
 
-def _tail(node: Node, block_bytes: int, checkpoint_bytes: int) -> Stake:
-    if not checkpoint_bytes:
-        return Stake(BLOCK_SIZE, block_bytes, node.last_use, node.hits, PARTING_BONUS if node.end <= CHUNK else 0.0)
-    if not node.checkpoints or node.deepest_checkpoint < node.end:
-        return Stake(BLOCK_SIZE, block_bytes, node.last_use, bonus=STRANDED_BONUS)
+def _tail(node: Node, memory: Memory) -> Stake:
+    if not memory.checkpoint_bytes:
+        return Stake(
+            BLOCK_SIZE, memory.block_bytes, node.last_use, node.hits, PARTING_BONUS if node.end <= CHUNK else 0.0
+        )
+    if node.is_stranded:
+        return Stake(BLOCK_SIZE, memory.block_bytes, node.last_use, bonus=STRANDED_BONUS)
     last = node.checkpoints[-1]
     gap, last_use = Tree.gap(last), max(last.last_use, node.last_use)
-    num_bytes = checkpoint_bytes + gap // BLOCK_SIZE * block_bytes
-    return Stake(gap, num_bytes, last_use, _hits(last), kind_bonus(last.kind, last.is_leaf))
+    return Stake(gap, memory.prefix_bytes(gap), last_use, _hits(last), kind_bonus(last.kind, last.is_leaf))
 
 
 def _hits(checkpoint: Checkpoint) -> int:
