@@ -306,7 +306,8 @@ class PrefixCache:
         pack(seq.packed, seq.tokens)
         scope, limit = self.scope(seq), seq.num_tokens - 1
         found = self._search.at_states(scope, seq.packed, limit)
-        return self._search.behind(found, scope, seq.packed, limit) if self._can_copy(seq) else found
+        behind = self._search.behind(found, scope, seq.packed, limit)
+        return behind if behind is found or self._can_copy(seq) else found
 
     def _can_copy(self, seq: Sequence) -> bool:
         """Whether there is room for all of `seq`, for states to read, write and keep, and for a block that it copies.
@@ -319,8 +320,9 @@ class PrefixCache:
         """Holds what `seq` resumes."""
         found = self._find(seq)
         node, resumed, checkpoint = found.node, found.resumed, found.checkpoint
+        matched = max(found.matched, resumed)
         if not seq.num_preemptions:
-            seq.num_matched_tokens, seq.num_cached_tokens = max(found.matched, resumed), resumed
+            seq.num_matched_tokens, seq.num_cached_tokens = matched, resumed
             seq.miss = self._explain(seq, node, found.matched, resumed)
         if node is not None:
             touch(node, self._store.now())
@@ -340,7 +342,7 @@ class PrefixCache:
             self._borrow(seq, holding, found, found.end)
         seq.num_computed = resumed
         if self.reads(seq):
-            holding.query, holding.found = (seq.num_tokens, max(found.matched, resumed), resumed), node
+            holding.query, holding.found = (seq.num_tokens, matched, resumed), node
         return holding
 
     def _borrow(self, seq: Sequence, holding: Holding, found: Found, end: End) -> None:

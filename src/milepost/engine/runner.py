@@ -47,7 +47,7 @@ class Runner:
     def run(self, pieces: tuple[Piece, ...]) -> list[PieceResult]:
         """One forward pass over all `pieces`; a result for each, in their order. Sets `num_sound` of a sequence where a
         row is not finite."""
-        self._copy([piece for piece in pieces if piece.seq.copies is not None])
+        self._copy(pieces)
         drawing = [i for i, piece in enumerate(pieces) if piece.samples and piece.seq.params.max_tokens != 0]
         replayed = self.replays.run(pieces) if self.replays and len(drawing) == len(pieces) else None
         hidden, logits = replayed or (self._forward(pieces), None)
@@ -67,7 +67,7 @@ class Runner:
             for i, (piece, own) in enumerate(rows)
         ]
 
-    def _copy(self, pieces: list[Piece]) -> None:
+    def _copy(self, pieces: tuple[Piece, ...]) -> None:
         """What sequences go on from that resume between grid points, before any row is written."""
         copies = [(piece, piece.seq.copies) for piece in pieces if piece.seq.copies is not None]
         windows = [(copy.window_slot, piece.seq.window_slot) for piece, copy in copies]
