@@ -2,9 +2,14 @@
 And they leave the user's configuration alone."""
 
 import os
+import shutil
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
@@ -25,3 +30,17 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """A headless Chromium, where there is one and `playwright`."""
+    playwright = pytest.importorskip("playwright.sync_api")
+    found = next((path for name in BROWSERS if (path := shutil.which(name))), None)
+    with playwright.sync_playwright() as running:
+        path = found or running.chromium.executable_path
+        if not Path(path).exists():
+            pytest.skip("there is no Chromium")
+        browser = running.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield browser
+        browser.close()

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from fake_engine import FakeEngine, serving, state_of, wait_until
@@ -17,8 +15,6 @@ from milepost.engine.async_llm import AsyncLLM
 playwright = pytest.importorskip("playwright.sync_api")
 Browser, Page, expect = playwright.Browser, playwright.Page, playwright.expect
 
-NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
-FOUND = next((path for name in NAMES if (path := shutil.which(name))), None)
 STORY = (
     "Ada enters the barn. Bob enters the kitchen. Cleo takes the lamp to the barn. Dan goes to the attic. Bob goes to "
     "the cellar. Ada takes the cup to the garden. Cleo enters the hall. Dan takes the lamp to the kitchen. "
@@ -30,17 +26,6 @@ FOCUS_SHOWS = """() => {
     return focused === document.body || (bar ? stroke : outlineStyle) !== "none";
 }"""
 PHONE = {"width": 360, "height": 740}
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with playwright.sync_playwright() as running:
-        path = FOUND or running.chromium.executable_path
-        if not Path(path).exists():
-            pytest.skip("there is no Chromium")
-        browser = running.chromium.launch(executable_path=path, args=["--no-sandbox"])
-        yield browser
-        browser.close()
 
 
 @pytest.fixture

@@ -11,10 +11,11 @@ from trees import compute, sequence, serve
 from milepost.cache.memory import Memory
 from milepost.cache.policies import marconi
 from milepost.cache.policies.policy import Build, Facts, Policy, StatesAhead
-from milepost.cache.policies.registry import POLICIES
+from milepost.cache.policies.registry import DEFAULT, POLICIES
 from milepost.cache.prefix_cache import PrefixCache
 from milepost.cache.retention import Retention
 from milepost.cache.tree import Node
+from milepost.config import EngineConfig
 from milepost.request import Sequence
 
 BUILDS = {**POLICIES, "marconi, old only": marconi.with_alpha(0.0)}
@@ -146,3 +147,7 @@ def test_the_last_thing_goes_even_if_it_is_below_no_bound() -> None:
         eviction = cache._store.policy.eviction
         assert eviction.next(-inf) is None
         assert eviction.next() is not None
+
+
+def test_an_engine_that_is_told_nothing_has_the_default() -> None:
+    assert EngineConfig.prefix_cache_policy == DEFAULT

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,20 +12,7 @@ from milepost.sim.report.page import page
 
 playwright = pytest.importorskip("playwright.sync_api")
 
-NAMES = ("chromium", "chromium-browser", "google-chrome")
-FOUND = next((path for name in NAMES if (path := shutil.which(name))), None)
 WIDE, PHONE = {"width": 1280, "height": 860}, {"width": 360, "height": 740}
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with playwright.sync_playwright() as running:
-        path = FOUND or running.chromium.executable_path
-        if not Path(path).exists():
-            pytest.skip("there is no Chromium")
-        browser = running.chromium.launch(executable_path=path, args=["--no-sandbox"])
-        yield browser
-        browser.close()
 
 
 def opened(browser: Any, folder: Path, told: dict[str, Any], size: dict[str, int]) -> tuple[Any, list[str]]:
